@@ -1,0 +1,88 @@
+"""Communicators: process groups of our own over given ranks.
+
+Only the members take part. `torch.distributed.new_group(use_local_synchronization=True)` names the new group after the number of
+groups that the *calling* process has; members of different numbers of groups then wait for each other under different names, and
+a name comes back, with stale addresses in the store, once a group was destroyed. Here the first member draws a name that was
+never used and tells the others through the parent group.
+
+    name = broadcast(uuid, parent);  group = ProcessGroup(PrefixStore(name, default store), rank, size)
+
+Cost: one object exchange on the parent group, then one connection between each pair of members (Gloo) or a communicator of
+buffers on the device (NCCL). Cannot be combined with a default NCCL group bound to a `device_id` unless all ranks are members,
+because torch then splits communicators, which is collective over the world.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any, cast
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from torch.distributed import distributed_c10d as c10d
+
+from gradweave.world import names
+
+_made: list[ProcessGroup] = []
+
+
+def create(
+    ranks: tuple[int, ...], name: str, *, backend: str | None = None, timeout: timedelta | None = None
+) -> ProcessGroup:
+    """A communicator over `ranks`, called by exactly these ranks with the same never used `name` (see `fresh_name`).
+
+    Args:
+        ranks: global ranks, ascending; the caller is one of them.
+        backend: None takes the default group's.
+        timeout: None takes torch's default of the backend.
+    """
+    default = c10d._get_default_group()
+    store = c10d._get_default_store()
+    chosen = c10d.Backend(backend or backend_of(default))
+    group, _ = c10d._new_process_group_helper(
+        len(ranks),
+        ranks.index(default.rank()),
+        list(ranks),
+        chosen,
+        store,
+        c10d.GroupName(name),
+        timeout=timeout or c10d._get_default_timeout(chosen),
+        device_id=default.bound_device_id,
+        group_desc=name.rpartition(":")[0],
+    )
+    c10d._world.pg_group_ranks[group] = {member: peer for peer, member in enumerate(ranks)}
+    _made.append(cast(ProcessGroup, group))
+    return _made[-1]
+
+
+def fresh_name(label: str, parent: ProcessGroup) -> str:
+    """A communicator name that no group has had, equal on all members of `parent` (collective over `parent`)."""
+    drawn: list[Any] = [f"gradweave:{label}:{uuid.uuid4().hex}"]
+    dist.broadcast_object_list(drawn, src=dist.get_global_rank(parent, 0), group=parent)
+    return str(drawn[0])
+
+
+def is_live(group: ProcessGroup) -> bool:
+    """Whether torch still knows the group: it was not destroyed, alone or with its world."""
+    return group in c10d._world.pg_map
+
+
+def backend_of(group: ProcessGroup) -> str:
+    """The backend as given at creation: "gloo", "nccl", "cpu:gloo,cuda:nccl"."""
+    return str(c10d._world.pg_map[group][0]).lower()
+
+
+def serves_cpu(group: ProcessGroup) -> bool:
+    """Whether the group carries CPU tensors."""
+    backend = backend_of(group)
+    return backend in ("gloo", "mpi", "ucc", "fake", "undefined", "threaded") or "cpu:" in backend
+
+
+@names.on_reset
+def destroy_all() -> None:
+    """End every communicator made here that is still alive; objects that hold one are unusable afterwards."""
+    while _made:
+        group = _made.pop()
+        if dist.is_initialized() and is_live(group):
+            dist.destroy_process_group(group)

@@ -1,0 +1,152 @@
+"""The table of named groups.
+
+A name stands for a list of global ranks and, where torch is in use, a communicator. This module imports no torch: it asks
+torch.distributed only when the program has imported it, so that split strategies can check groups on a laptop without torch.
+
+    name -> Entry(name, ranks, handle);   "world" and "hccl_world_group" -> every rank of the current world
+
+The table belongs to one world: when the default process group goes or changes, the names registered under it are forgotten.
+Cost: no communication.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gradweave.errors import GroupError
+
+WORLD = "world"
+WORLD_NAMES = (WORLD, "hccl_world_group")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One named group: its global ranks, ascending, and its communicator (None without torch, or on non-members)."""
+
+    name: str
+    ranks: tuple[int, ...]
+    handle: Any = None
+
+
+@dataclass
+class _Table:
+    named: dict[str, Entry]
+    owner: Any = None
+
+
+_table = _Table({})
+_reset_hooks: list[Callable[[], None]] = []
+
+
+def lookup(name: str) -> Entry:
+    """The group of that name.
+
+    Raises:
+        GroupError: no group has that name.
+
+    Example:
+        >>> lookup("hccl_world_group").name
+        'world'
+    """
+    named = _current().named
+    if name in WORLD_NAMES:
+        return _world_entry()
+    if not isinstance(name, str) or name not in named:
+        raise GroupError(
+            f"group {name!r} is unknown",
+            rule=f"the groups are {', '.join(known())}",
+            fix=f"create it on every rank first: gw.new_group({name!r}, ranks)",
+            rank=my_rank(),
+        )
+    return named[name]
+
+
+def require_member(name: str) -> Entry:
+    """The group of that name, of which the caller must be a member.
+
+    Raises:
+        GroupError: no group has that name, or the caller's rank is not in it.
+    """
+    entry = lookup(name)
+    if my_rank() not in entry.ranks:
+        raise GroupError(
+            f"rank {my_rank()} is not in the group",
+            rule=f"only its members {list(entry.ranks)} may use it",
+            fix="make the call on those ranks only, or choose another group",
+            rank=my_rank(),
+            group=entry.name,
+        )
+    return entry
+
+
+def known() -> list[str]:
+    """Names of all groups, the world first."""
+    return [WORLD, *sorted(_current().named)]
+
+
+def add(name: str, ranks: tuple[int, ...], handle: Any = None) -> Entry:
+    """Register a group; the checks are `gradweave.world.new_group`'s.
+
+    Raises:
+        GroupError: the name is taken.
+    """
+    named = _current().named
+    if name in WORLD_NAMES or name in named:
+        raise GroupError(
+            f"the group name {name!r} is taken",
+            rule=f"names are unique; in use are {', '.join([*WORLD_NAMES, *sorted(named)])}",
+            fix="choose another name",
+            rank=my_rank(),
+        )
+    named[name] = Entry(name, ranks, handle)
+    return named[name]
+
+
+def my_rank() -> int:
+    """The caller's global rank; 0 when no process group exists."""
+    group = _default_group()
+    return 0 if group is None else int(group.rank())
+
+
+def world_size() -> int:
+    """The number of processes in the world; 1 when no process group exists."""
+    group = _default_group()
+    return 1 if group is None else int(group.size())
+
+
+def on_reset(hook: Callable[[], None]) -> Callable[[], None]:
+    """Let `reset_registries` also call `hook`; usable as a decorator on a registry's own reset function."""
+    if hook not in _reset_hooks:
+        _reset_hooks.append(hook)
+    return hook
+
+
+def reset_registries() -> None:
+    """Forget named groups and whatever registered through `on_reset` (split strategies); the default group stays."""
+    _table.named.clear()
+    for hook in list(_reset_hooks):
+        hook()
+
+
+def _default_group() -> Any:
+    """Torch's default process group, or None; does not import torch."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.group.WORLD
+
+
+def _world_entry() -> Entry:
+    return Entry(WORLD, tuple(range(world_size())), _default_group())
+
+
+def _current() -> _Table:
+    """The table, emptied first when another world (or none) has replaced the one it was filled for."""
+    owner = _default_group()
+    if _table.owner is not owner:
+        _table.named.clear()
+        _table.owner = owner
+    return _table

@@ -1,0 +1,1 @@
+"""Tests of Gradweave, one folder per package."""
