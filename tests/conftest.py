@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import pool
+# Test modules are called tests.<package>.<module>, here and in the workers that import them by name.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import tests.support
+from tests.support import pool, worker
+
+# `support` and `tests.support` must be one module: two would mean two pools of every size.
+sys.modules.update({"support": tests.support, "support.pool": pool, "support.worker": worker})
 
 settings.register_profile("gradweave", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gradweave")

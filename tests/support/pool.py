@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from tests.support import worker
+from . import worker
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _START_TIMEOUT_S = 120.0

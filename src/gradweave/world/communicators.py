@@ -1,9 +1,9 @@
 """Communicators: process groups of our own over given ranks.
 
-Only the members take part. `torch.distributed.new_group(use_local_synchronization=True)` names the new group after the number of
-groups that the *calling* process has; members of different numbers of groups then wait for each other under different names, and
-a name comes back, with stale addresses in the store, once a group was destroyed. Here the first member draws a name that was
-never used and tells the others through the parent group.
+Only the members take part. `torch.distributed.new_group(use_local_synchronization=True)` names the new group after the number
+of groups that the *calling* process has: members of different numbers of groups then wait for each other under different
+names, and once a group was destroyed a name comes back, with stale addresses in the store. Here the first member draws a name
+that was never used and tells the others through the parent group.
 
     name = broadcast(uuid, parent);  group = ProcessGroup(PrefixStore(name, default store), rank, size)
 
@@ -27,9 +27,7 @@ from gradweave.world import names
 _made: list[ProcessGroup] = []
 
 
-def create(
-    ranks: tuple[int, ...], name: str, *, backend: str | None = None, timeout: timedelta | None = None
-) -> ProcessGroup:
+def create(ranks: tuple[int, ...], name: str, *, backend: str | None = None, timeout: timedelta | None = None) -> ProcessGroup:
     """A communicator over `ranks`, called by exactly these ranks with the same never used `name` (see `fresh_name`).
 
     Args:
