@@ -1,8 +1,8 @@
 """A trace as JSON and back.
 
 The JSON holds the fields of the dataclasses under their own names, plus `schema` and `schema_version`; unknown is null.
-Ready times, which are most of the bytes, are rounded to 0.1 us. Reading checks the kind of every field, so that a damaged file ends in
-one clear error and not in an exception of the analysis.
+Ready times, which are most of the bytes, are rounded to 0.1 us. Reading checks the kind of every field, so that a damaged
+file ends in one clear error and not in an exception of the analysis.
 """
 
 from __future__ import annotations

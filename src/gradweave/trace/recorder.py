@@ -174,8 +174,8 @@ class Recorder:
     def iteration_end(self, plan: tuple[int, ...], overlap: bool) -> None:
         """Close the iteration: it enters the ring; ready times start afresh.
 
-        A collective that never finished ends here. Without `fp_start` (no model known) forward starts where the previous iteration
-        ended; without `bp_end` backward ends with the last gradient or, failing that, with the iteration.
+        A collective that never finished ends here. Without `fp_start` (no model known) forward starts where the previous
+        iteration ended; without `bp_end` backward ends with the last gradient or, failing that, with the iteration.
         """
         end = _now()
         if self.enabled and self._opened is not None:

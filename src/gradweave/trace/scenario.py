@@ -1,0 +1,203 @@
+"""The three scenarios of gradient splitting, named in words, with the change that each suggests.
+
+1. The first all-reduces are hidden, the last is long: move the split point backward (later), so that the last one shrinks.
+2. An all-reduce starts late and ends after backward: move the split point forward (earlier), so that it starts earlier.
+3. A long forward and backward with one boundary too few: add segments.
+
+The two rules behind them: hide the first all-reduces within forward and backward; keep the last as short as possible. Every
+single move of one boundary is tried on the interpolation of `whatif`; the best one's direction names the scenario, if it takes
+away a quarter of the exposed time or more segments do not gain more. Serial communication comes first: no split helps it.
+Source: "Adjusting Gradient Splitting Strategy", generalised to any number of segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gradweave.trace.moves import grown, places, shifts
+from gradweave.trace.summary import PlanSummary
+from gradweave.trace.whatif import Setting, setting_of
+from gradweave.trace.words import ms, pct, plan_text
+
+NOISE_SHARE = 0.02
+_MIN_GAIN_SHARE = 0.01
+_WORTH_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is wrong and what to do. `number` is 1, 2 or 3; None where no split helps (serial, or bound by communication)."""
+
+    number: int | None
+    title: str
+    symptom: str
+    advice: str
+    plan: tuple[int, ...] | None = None
+    expected_exposed_s: float | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it in one paragraph."""
+        name = self.title if self.number is None else f"Scenario {self.number}: {self.title}"
+        return f"{name}. {self.symptom} {self.advice}"
+
+
+def noise_s(summary: PlanSummary) -> float:
+    """Exposed time below this is not worth a change: 2 % of the iteration, or the quartile distance of its time."""
+    return max(NOISE_SHARE * summary.iteration_s.median, summary.iteration_s.iqr)
+
+
+def diagnose(summary: PlanSummary, sizes_bytes: Sequence[int]) -> Scenario | None:
+    """Name the scenario of one plan.
+
+    Args:
+        summary: the plan's figures.
+        sizes_bytes: bytes of each gradient in index order.
+
+    Returns:
+        None when there is nothing to gain: no communication, or exposed time below the noise.
+    """
+    if not summary.segments or summary.exposed_s.median < noise_s(summary):
+        return None
+    setting = _setting(summary, sizes_bytes)
+    serial = _serial(summary, setting)
+    if serial is not None:
+        return serial
+    if setting is None:
+        return _by_symptom(summary)
+    return _best_move(summary, setting)
+
+
+def _setting(summary: PlanSummary, sizes_bytes: Sequence[int]) -> Setting | None:
+    fits = bool(summary.plan) and summary.plan[-1] == len(sizes_bytes) - 1
+    return setting_of(summary.reports, sizes_bytes, summary.samples) if fits else None
+
+
+def _serial(summary: PlanSummary, setting: Setting | None) -> Scenario | None:
+    begins = min(segment.start_s.median for segment in summary.segments)
+    if summary.overlap and (len(summary.segments) == 1 or begins < summary.fp_to_bp_s.median):
+        return None
+    symptom = (
+        f"Every all-reduce starts after backward has ended; all {ms(summary.exposed_s.median)} of communication are exposed."
+    )
+    if summary.overlap:
+        fix = "Overlap is on, but no gradient is announced before backward ends: compile the model per block, not as a whole."
+        return Scenario(None, "Communication in serial although overlap is on", symptom, fix)
+    expected = None if setting is None else setting.exposed_s(summary.plan)
+    advice = "Let them proceed in parallel: overlap=True." + ("" if expected is None else _expectation(summary, expected))
+    return Scenario(None, "Communication and computation proceed in serial", symptom, advice, None, expected)
+
+
+def _by_symptom(summary: PlanSummary) -> Scenario:
+    """Without bytes or ready times only the direction is known."""
+    if len(summary.segments) == 1:
+        return Scenario(3, "one segment cannot hide", _symptom_three(summary), "Split the gradients into two or more segments.")
+    late = next((s.index for s in summary.segments[:-1] if s.end_s.median > summary.fp_to_bp_s.median), None)
+    if late is not None:
+        advice = f"Move the split point at the end of segment {late + 1} forward (earlier)."
+        return Scenario(2, _TITLES[2], _symptom_two(summary, late), advice)
+    return Scenario(1, _TITLES[1], _symptom_one(summary), "Move the last split point backward (later).")
+
+
+_TITLES = {
+    1: "the first all-reduces start early and the last is long",
+    2: "an all-reduce starts late and ends after backward",
+    3: "too few segments for a long forward and backward",
+}
+
+
+def _best_move(summary: PlanSummary, setting: Setting) -> Scenario:
+    base, step = setting.exposed_s(summary.plan), summary.iteration_s.median
+    moved = min(shifts(summary.plan, places(setting)), key=setting.exposed_s, default=summary.plan)
+    added = grown(summary.plan, setting, _MIN_GAIN_SHARE * step)
+    gain_moved, gain_added = base - setting.exposed_s(moved), base - setting.exposed_s(added)
+    if max(gain_moved, gain_added) < _MIN_GAIN_SHARE * step:
+        return _bound_by_communication(summary)
+    more = gain_added > gain_moved + NOISE_SHARE * step
+    if more and gain_moved < _WORTH_SHARE * summary.exposed_s.median:
+        symptom, advice = _symptom_three(summary), _advice_added(summary.plan, added, setting)
+        return _scenario(3, symptom, advice, added, summary, base - gain_added, base, setting)
+    place = next(k for k, (old, new) in enumerate(zip(summary.plan, moved, strict=True)) if old != new)
+    later = moved[place] > summary.plan[place]
+    symptom = _symptom_one(summary) if later else _symptom_two(summary, place)
+    advice = _advice_moved(summary.plan, moved, place, setting)
+    found = _scenario(1 if later else 2, symptom, advice, moved, summary, base - gain_moved, base, setting)
+    return replace(found, advice=f"{found.advice} More segments gain more (scenario 3): {plan_text(added)}.") if more else found
+
+
+def _scenario(
+    number: int,
+    symptom: str,
+    advice: str,
+    plan: tuple[int, ...],
+    summary: PlanSummary,
+    predicted: float,
+    base: float,
+    setting: Setting,
+) -> Scenario:
+    """Correct the interpolation by its own error on the present plan, and say what it stands on."""
+    expected = max(0.0, summary.exposed_s.median - (base - predicted))
+    guess = "" if setting.ready_is_measured else " Ready times were not recorded: they are taken as even over backward."
+    return Scenario(number, _TITLES[number], symptom, advice + _expectation(summary, expected) + guess, plan, expected)
+
+
+def _expectation(summary: PlanSummary, expected: float) -> str:
+    return f" Expected exposed time: {ms(expected)} instead of {ms(summary.exposed_s.median)} (interpolated, approximate)."
+
+
+def _advice_moved(old: tuple[int, ...], new: tuple[int, ...], k: int, setting: Setting) -> str:
+    direction = "backward (later)" if new[k] > old[k] else "forward (earlier)"
+    return (
+        f"Move the split point {direction}: end segment {k + 1} at index {new[k]} ({_share(new[k], setting)} of bytes) "
+        f"instead of {old[k]} ({_share(old[k], setting)})."
+    )
+
+
+def _advice_added(old: tuple[int, ...], new: tuple[int, ...], setting: Setting) -> str:
+    if set(old) <= set(new):
+        places = [f"{index} ({_share(index, setting)} of bytes)" for index in new if index not in old]
+        points = "a split point" if len(places) == 1 else f"{len(places)} split points"
+        return f"Add {points} at index {', '.join(places)}: {plan_text(new)}."
+    places = [f"{index} ({_share(index, setting)} of bytes)" for index in new[:-1]]
+    return f"Use {len(new)} segments instead of {len(old)}, split after index {', '.join(places)}: {plan_text(new)}."
+
+
+def _share(index: int, setting: Setting) -> str:
+    return pct(100 * setting.prefix_bytes[index + 1] / max(1, setting.prefix_bytes[-1]))
+
+
+def _symptom_one(summary: PlanSummary) -> str:
+    last = summary.segments[-1]
+    return (
+        f"All-reduce 1 starts at {_of_fpbp(summary.segments[0].start_s.median, summary)} of forward and backward; "
+        f"the last one takes {ms(last.duration_s.median)}, of which {ms(last.exposed_s.median)} are exposed."
+    )
+
+
+def _symptom_two(summary: PlanSummary, k: int) -> str:
+    segment = summary.segments[min(k, len(summary.segments) - 1)]
+    after = segment.end_s.median - summary.fp_to_bp_s.median
+    ends = f"ends {ms(after)} after backward" if after > 0 else "leaves no room for the next ones before backward ends"
+    begins = _of_fpbp(segment.start_s.median, summary)
+    return f"All-reduce {segment.index + 1} starts at {begins} of forward and backward and {ends}."
+
+
+def _symptom_three(summary: PlanSummary) -> str:
+    busy = summary.hidden_s.median / summary.fp_to_bp_s.median if summary.fp_to_bp_s.median > 0 else 0.0
+    return (
+        f"Forward and backward last {ms(summary.fp_to_bp_s.median)}, and communication uses {pct(100 * busy)} of that; "
+        f"{ms(summary.exposed_s.median)} are exposed with {len(summary.segments)} segment{'s' * (len(summary.segments) > 1)}."
+    )
+
+
+def _of_fpbp(at_s: float, summary: PlanSummary) -> str:
+    return pct(100 * at_s / summary.fp_to_bp_s.median) if summary.fp_to_bp_s.median > 0 else "0 %"
+
+
+def _bound_by_communication(summary: PlanSummary) -> Scenario:
+    bound = summary.bound.exposed_s
+    symptom = f"{ms(summary.exposed_s.median)} are exposed, and neither moving a split point nor adding segments takes much of it away"
+    symptom += "." if bound is None else f"; the lower bound for any split is {ms(bound)}."
+    advice = "Send less (half precision, fewer reductions) or use a faster link; and look whether one rank is late."
+    return Scenario(None, "Bound by communication", symptom, advice)
