@@ -41,7 +41,7 @@ def grown(plan: tuple[int, ...], setting: Setting, min_gain_s: float) -> tuple[i
     for count in range(len(plan) + 1, min(len(plan) + _MOST_ADDED, len(tried) + 1) + 1):
         starts = [_even(count, setting), *(tuple(sorted((*best, place))) for place in tried if place not in best)]
         first = min((start for start in starts if len(start) == count), key=setting.exposed_s, default=best)
-        found = _descend(first, setting, places)
+        found = _descend(first, setting, tried)
         if setting.exposed_s(best) - setting.exposed_s(found) >= min_gain_s:
             best = found
     return best

@@ -156,11 +156,11 @@ def _advice_moved(old: tuple[int, ...], new: tuple[int, ...], k: int, setting: S
 
 def _advice_added(old: tuple[int, ...], new: tuple[int, ...], setting: Setting) -> str:
     if set(old) <= set(new):
-        places = [f"{index} ({_share(index, setting)} of bytes)" for index in new if index not in old]
-        points = "a split point" if len(places) == 1 else f"{len(places)} split points"
-        return f"Add {points} at index {', '.join(places)}: {plan_text(new)}."
-    places = [f"{index} ({_share(index, setting)} of bytes)" for index in new[:-1]]
-    return f"Use {len(new)} segments instead of {len(old)}, split after index {', '.join(places)}: {plan_text(new)}."
+        ends = [f"{index} ({_share(index, setting)} of bytes)" for index in new if index not in old]
+        points = "a split point" if len(ends) == 1 else f"{len(ends)} split points"
+        return f"Add {points} at index {', '.join(ends)}: {plan_text(new)}."
+    ends = [f"{index} ({_share(index, setting)} of bytes)" for index in new[:-1]]
+    return f"Use {len(new)} segments instead of {len(old)}, split after index {', '.join(ends)}: {plan_text(new)}."
 
 
 def _share(index: int, setting: Setting) -> str:
@@ -197,7 +197,7 @@ def _of_fpbp(at_s: float, summary: PlanSummary) -> str:
 
 def _bound_by_communication(summary: PlanSummary) -> Scenario:
     bound = summary.bound.exposed_s
-    symptom = f"{ms(summary.exposed_s.median)} are exposed, and neither moving a split point nor adding segments takes much of it away"
+    symptom = f"{ms(summary.exposed_s.median)} are exposed; neither moving a split point nor adding segments takes much away"
     symptom += "." if bound is None else f"; the lower bound for any split is {ms(bound)}."
     advice = "Send less (half precision, fewer reductions) or use a faster link; and look whether one rank is late."
     return Scenario(None, "Bound by communication", symptom, advice)
