@@ -1,0 +1,1 @@
+"""HCCL's `hccl.split` package."""

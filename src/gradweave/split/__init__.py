@@ -1,0 +1,29 @@
+"""Which gradients travel together: strategies, the registry by group, the segment result, plan files. Pure Python."""
+
+from gradweave.split.api import (
+    get_split_strategy,
+    reset_split_strategy,
+    set_split_strategy_by_bytes,
+    set_split_strategy_by_idx,
+    set_split_strategy_by_size,
+)
+from gradweave.split.coerce import as_strategy
+from gradweave.split.plan import Plan, model_signature
+from gradweave.split.planfile import load_plan, save_plan
+from gradweave.split.report import SplitResult
+from gradweave.split.strategy import SplitStrategy
+
+__all__ = [
+    "Plan",
+    "SplitResult",
+    "SplitStrategy",
+    "as_strategy",
+    "get_split_strategy",
+    "load_plan",
+    "model_signature",
+    "reset_split_strategy",
+    "save_plan",
+    "set_split_strategy_by_bytes",
+    "set_split_strategy_by_idx",
+    "set_split_strategy_by_size",
+]
