@@ -1,8 +1,8 @@
 """Who we are: the process world, named groups and agreement checks across ranks.
 
 Steps: `init` joins the world that torchrun describes (or a world of one), `new_group` names a part of it, `as_group` accepts
-whatever a user may pass as a group, `agree` stops ranks that differ. `names` alone needs no torch, so importing this package
-does not import torch.
+whatever a user may pass as a group, `agree.agree` stops ranks that differ. `names` alone needs no torch, so importing this
+package does not import torch.
 """
 
 from __future__ import annotations
@@ -13,23 +13,19 @@ from typing import TYPE_CHECKING, Any
 from gradweave.world.names import reset_registries
 
 if TYPE_CHECKING:
-    from gradweave.world.agree import agree, exchange
     from gradweave.world.groups import Group, as_group, control_group, new_group, private_group
     from gradweave.world.setup import init, is_initialized, local_rank, local_size, rank, shutdown, size
 
 _HOMES = {
     "setup": ("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),
     "groups": ("Group", "as_group", "control_group", "new_group", "private_group"),
-    "agree": ("agree", "exchange"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Group",
-    "agree",
     "as_group",
     "control_group",
-    "exchange",
     "init",
     "is_initialized",
     "local_rank",

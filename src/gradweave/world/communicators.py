@@ -18,6 +18,7 @@ import uuid
 from datetime import timedelta
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
@@ -25,6 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 from gradweave.world import names
 
 _made: list[ProcessGroup] = []
+_controls: dict[ProcessGroup, ProcessGroup] = {}
 
 
 def create(ranks: tuple[int, ...], name: str, *, backend: str | None = None, timeout: timedelta | None = None) -> ProcessGroup:
@@ -77,9 +79,30 @@ def serves_cpu(group: ProcessGroup) -> bool:
     return backend in ("gloo", "mpi", "ucc", "fake", "undefined", "threaded") or "cpu:" in backend
 
 
+def control(group: ProcessGroup) -> ProcessGroup:
+    """A process group of the same ranks for CPU tensors: `group` itself where it serves them, else a kept Gloo group.
+
+    The first call for a group of an accelerator's backend is collective over it and makes the Gloo group.
+    """
+    if serves_cpu(group):
+        return group
+    kept = _controls.get(group)
+    if kept is None or not is_live(kept):
+        ranks = tuple(dist.get_process_group_ranks(group))
+        kept = _controls[group] = create(ranks, fresh_name("control", group), backend="gloo")
+    return kept
+
+
+def timeout_of(group: ProcessGroup) -> timedelta | None:
+    """The timeout of a group's collectives; None where the backend does not tell (torch's debug wrapper)."""
+    options = getattr(group._get_backend(torch.device(group._device_types[0])), "options", None)
+    return getattr(options, "_timeout", None)
+
+
 @names.on_reset
 def destroy_all() -> None:
     """End every communicator made here that is still alive; objects that hold one are unusable afterwards."""
+    _controls.clear()
     while _made:
         group = _made.pop()
         if dist.is_initialized() and is_live(group):
