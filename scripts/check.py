@@ -98,7 +98,7 @@ def wheel() -> tuple[int, str]:
     if code or str(home) not in where.stdout:
         print(f"the wheel's package is not the one that is imported: {where.stdout}{where.stderr}")
         return 1, output
-    return pytest("-o", "pythonpath=tests", *existing(WHEEL_TESTS), interpreter=interpreter)
+    return pytest("-o", "pythonpath=.", *existing(WHEEL_TESTS), interpreter=interpreter)
 
 
 def lend_dependencies(home: Path) -> None:

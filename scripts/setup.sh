@@ -8,7 +8,7 @@ LOG=build/setup.log
 STAMP=.venv/gradweave-setup.stamp
 
 fail() {
-    printf '\nset-up failed: %s\n' "$1" >&2
+    printf 'set-up failed: %s\n' "$1" >&2
     shift
     for line in "$@"; do printf '  %s\n' "$line" >&2; done
     exit 1
@@ -58,11 +58,11 @@ install() {
 }
 
 mkdir -p build
-BASE=$(find_python)
 if [ -x .venv/bin/python ] && usable .venv/bin/python && [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$(fingerprint .venv/bin/python)" ]; then
     exit 0
 fi
 : >"$LOG"
+BASE=$(find_python)
 make_venv "$BASE"
 : >"$LOG"
 PINS="-c constraints.txt"

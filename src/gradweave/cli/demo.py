@@ -1,0 +1,61 @@
+"""`gradweave demo`: the main job on any machine, in about a minute."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gradweave.cli.launch import launch
+from gradweave.cli.output import print_json, stderr_console, stdout_console
+from gradweave.trace.files import PATTERN, load_dir
+
+EPILOG = """[bold]Examples[/bold]
+
+  gradweave demo
+  gradweave demo --nproc 4 --seconds 120
+  gradweave demo --out runs/mine --json
+"""
+
+
+def demo(
+    nproc: Annotated[int, typer.Option("--nproc", "-n", min=1, help="Number of processes.")] = 2,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="About how long to train.")] = 60,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder for the report (default: runs/demo-<time>).", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a small GPT on several processes and report where the time went.
+
+    The text is the source code of Python's standard library. Three phases split the gradients by default, by size and by index;
+    each shows its iterations; an HTML report compares them.
+    """
+    folder = out if out is not None else Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    for old in (folder / "traces").glob(PATTERN):
+        old.unlink()
+    (folder / "result.json").unlink(missing_ok=True)
+    stderr_console().print(f"starting {nproc} processes; about {seconds:.0f} s of training, Ctrl-C ends it", soft_wrap=True)
+    arguments = ["-m", "gradweave.demo.train", "--out", str(folder), "--seconds", str(seconds)]
+    code = launch(arguments, nproc, {})
+    if code:
+        raise typer.Exit(code)
+    report = _write_report(folder)
+    result = {**json.loads((folder / "result.json").read_text()), "report": str(report), "traces": str(folder / "traces")}
+    if as_json:
+        print_json(result)
+    else:
+        loss = result["validation_loss"]
+        stdout_console().print(f"validation loss {loss['start']:.3f} -> {loss['end']:.3f}; report: {report}", soft_wrap=True)
+
+
+def _write_report(folder: Path) -> Path:
+    from gradweave.trace.reports import write_report
+
+    path = folder / "report.html"
+    write_report(load_dir(folder / "traces"), path)
+    return path.resolve()
