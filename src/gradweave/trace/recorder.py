@@ -218,6 +218,14 @@ class Recorder:
         index_of = {info.name: index for index, info in enumerate(self._gradients)}
         return tuple(freeze(closed, self.group, self._gradients, index_of) for closed in tuple(self._closed))
 
+    @property
+    def last(self) -> Iteration | None:
+        """The latest iteration alone, without building the others."""
+        if not self._closed:
+            return None
+        index_of = {info.name: index for index, info in enumerate(self._gradients)}
+        return freeze(self._closed[-1], self.group, self._gradients, index_of)
+
     def trace(self) -> Trace:
         """Everything recorded, as plain data."""
         return Trace(

@@ -1,0 +1,8 @@
+"""How a segment is reduced: dense, through another dtype, through a user's hook, sparse."""
+
+from gradweave.reduce.base import Message, Pending, Reducer
+from gradweave.reduce.cast import Cast
+from gradweave.reduce.dense import Dense
+from gradweave.reduce.hook import Bucket, CommHook
+
+__all__ = ["Bucket", "Cast", "CommHook", "Dense", "Message", "Pending", "Reducer"]

@@ -1,0 +1,72 @@
+"""Where a backward pass begins and ends.
+
+autograd tells nobody. A leaf hook sees the id of the running graph task; a new id is a new backward, or one nested in another
+(re-entrant checkpointing runs a backward inside a backward). The end is seen by a callback queued on the graph task; the end
+of a nested one is not the end. Nested is recognised by a frame of `torch.autograd.Function`'s backward on the Python stack.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import torch
+from torch.autograd import Variable
+from torch.autograd.function import BackwardCFunction
+
+_CUSTOM_BACKWARD = BackwardCFunction.apply.__code__
+current_task: Callable[[], int] = torch._C._current_graph_task_id
+
+
+def in_backward() -> bool:
+    """Whether this thread is inside a backward pass."""
+    return current_task() != -1
+
+
+def _nested() -> bool:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code is _CUSTOM_BACKWARD:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class BackwardTracker:
+    """Calls `on_start` once when a backward pass begins and `on_end` once when it ends.
+
+    `running` is true in between. `blind` becomes true when every hook fired inside a nested backward, so that the
+    outer end could not be seen; the engine then waits for `step()`.
+    """
+
+    def __init__(self, on_start: Callable[[], None], on_end: Callable[[], None]) -> None:
+        self._on_start, self._on_end = on_start, on_end
+        self.task = -1
+        self.running = False
+        self.blind = False
+        self._outer = self._highest = -1
+
+    def see(self) -> None:
+        """Called by every hook whose graph task differs from `task`."""
+        task = current_task()
+        nested = _nested()
+        encloses = self.running and self.blind and task < self._highest
+        if not self.running or not (nested or encloses or task == self._outer):
+            self.running, self.blind, self._highest = True, nested, task
+            self._on_start()
+        if not nested and task != self._outer:
+            self.blind, self._outer = False, task
+            Variable._execution_engine.queue_callback(lambda: self._end(task))
+        self.task, self._highest = task, max(task, self._highest)
+
+    def _end(self, task: int) -> None:
+        if task != self._outer or not self.running:
+            return
+        self.abandon()
+        self._on_end()
+
+    def abandon(self) -> None:
+        """Forget a backward pass that will not end (it raised, or its end could not be seen)."""
+        self.running = self.blind = False
+        self.task = self._outer = self._highest = -1

@@ -1,0 +1,178 @@
+"""The end of a window: everything that has not been sent is sent, results are awaited and put in place.
+
+    never generated here, .grad None     zeros in the message; the others' sum becomes `.grad`, unless nobody had one
+    never generated here, .grad left     it counts as this rank's share of an earlier, common result
+    generated                            its slot, divided if that has not happened yet
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gradweave.errors import StateError
+from gradweave.reduce.sparse import empty_like_sparse, reduce_sparse
+from gradweave.sync.table import Slot
+
+if TYPE_CHECKING:
+    from gradweave.sync.engine import Engine
+
+logger = logging.getLogger("gradweave.sync")
+
+
+def adopt(engine: Engine, slot: Slot, gradient: Tensor) -> None:
+    """`.grad` is not the slot's view: another hook, the user or create_graph replaced it. Bring it home."""
+    if slot.sparse:
+        if gradient.layout is torch.strided:
+            dims = 1 if gradient.dim() else 0
+            slot.param.grad = gradient.detach().to_sparse(dims)
+        return
+    _check_unchanged(engine, slot, gradient)
+    if slot.view is None or gradient.numel() == 0:
+        return
+    if gradient.requires_grad:
+        warnings.warn(
+            "backward(create_graph=True): the reduced gradients carry no graph; differentiate twice with "
+            "torch.autograd.grad(loss, inputs, create_graph=True) before backward()",
+            stacklevel=2,
+        )
+    with torch.no_grad():
+        dense = gradient.to_dense() if gradient.layout is not torch.strided else gradient
+        slot.view.copy_(dense)
+    slot.divided = False
+    slot.param.grad = slot.view.detach()
+
+
+def _check_unchanged(engine: Engine, slot: Slot, gradient: Tensor) -> None:
+    view = slot.view
+    if view is None or (gradient.shape == view.shape and gradient.dtype == view.dtype and gradient.device == view.device):
+        return
+    raise StateError(
+        f"{engine.options.label}: parameter {slot.name!r} was {tuple(view.shape)} {view.dtype} on {view.device} when wrapped, "
+        f"its gradient is {tuple(gradient.shape)} {gradient.dtype} on {gradient.device}",
+        rule="a wrapped parameter keeps shape, dtype and device",
+        fix="move or convert the model before wrapping it, or wrap it anew",
+        rank=engine.group.ranks[engine.rank],
+        step=engine.step,
+    )
+
+
+def send_rest(engine: Engine) -> None:
+    """Prepare what has not been sent and send it, in order."""
+    launcher = engine.launcher
+    assert launcher is not None and engine.layout is not None
+    if launcher.all_started and launcher.touched():
+        raise StateError(
+            f"{engine.options.label}: gradients were changed while their reduction was under way",
+            rule="between backward() and synchronize() gradients belong to the reduction",
+            fix="call optimizer.synchronize() before clipping, scaling or zeroing gradients",
+            rank=engine.group.ranks[engine.rank],
+            step=engine.step,
+        )
+    for segment in engine.layout.segments[launcher.next :]:
+        for slot in engine.layout.order[segment.first : segment.last + 1]:
+            _prepare(engine, slot)
+        send_next(engine)
+
+
+def send_next(engine: Engine) -> None:
+    """Send the next segment; the last one takes the flags along."""
+    launcher, layout = engine.launcher, engine.layout
+    assert launcher is not None and layout is not None and layout.tail is not None
+    if launcher.next == len(layout.segments) - 1:
+        flags = [1.0 if slot.used else 0.0 for slot in layout.order]
+        layout.tail.copy_(torch.tensor([*flags, 1.0 if engine.plan.pending else 0.0]))
+    launcher.start_next(engine.divisor)
+
+
+def _prepare(engine: Engine, slot: Slot) -> None:
+    """Make the slot hold what this rank contributes."""
+    view, gradient = slot.view, slot.param.grad
+    if slot.used and gradient is None:
+        slot.used = False
+    if slot.sparse or view is None:
+        return
+    if not slot.used:
+        _prepare_unused(engine, slot, view, gradient)
+    else:
+        if gradient is not None and gradient.data_ptr() != slot.ptr:
+            adopt(engine, slot, gradient)
+        if not slot.divided and engine.reducer.predivided and engine.divisor != 1:
+            view.div_(engine.divisor_on(view))
+            slot.divided = True
+
+
+def _prepare_unused(engine: Engine, slot: Slot, view: Tensor, gradient: Tensor | None) -> None:
+    if gradient is None or gradient.layout is not torch.strided:
+        view.zero_()
+        return
+    _check_unchanged(engine, slot, gradient)
+    slot.leftover = gradient.clone() if gradient.data_ptr() == slot.ptr else gradient
+    view.copy_(gradient)
+    view.div_(engine.group.size)
+    if not engine.reducer.predivided:
+        view.mul_(engine.divisor)
+
+
+def wait_and_restore(engine: Engine, keep: bool) -> None:
+    """Wait for all messages; then see to the gradients that this rank did not generate."""
+    layout, launcher = engine.layout, engine.launcher
+    assert layout is not None and launcher is not None and layout.tail is not None
+    launcher.wait_all()
+    unused = [slot for slot in layout.order if not slot.used]
+    sparse = [slot for slot in layout.order if slot.sparse]
+    watched = engine.options.finish_in_backward and layout.tail.device.type == "cpu"
+    if not unused and not sparse and not watched:
+        return
+    counts = layout.tail.tolist()
+    seen = [flag > 0 for flag in counts]
+    if engine.options.finish_in_backward:
+        most = max(counts[:-1])
+        engine.incomplete = [slot.name for slot in layout.order if counts[slot.pos] < most or most == 0]
+    for slot in unused:
+        if not slot.sparse:
+            _restore(slot, seen[slot.pos], keep)
+    for slot in sparse:
+        if seen[slot.pos]:
+            _reduce_sparse(engine, slot, keep)
+
+
+def _restore(slot: Slot, used_elsewhere: bool, keep: bool) -> None:
+    view, leftover = slot.view, slot.leftover
+    assert view is not None
+    if used_elsewhere:
+        if keep:
+            slot.param.grad = view.detach()
+    elif leftover is not None and slot.param.grad is not None and slot.param.grad.data_ptr() == slot.ptr:
+        view.copy_(leftover)
+    slot.leftover = None
+
+
+def _reduce_sparse(engine: Engine, slot: Slot, keep: bool) -> None:
+    gradient, divisor = slot.param.grad, engine.divisor
+    if gradient is not None and not slot.used:
+        gradient = gradient * (divisor / engine.group.size)
+    if gradient is None:
+        gradient = empty_like_sparse(slot.param, 1)
+    assert engine.layout is not None
+    segment = engine.layout.segments[slot.bucket]
+    token = engine.recorder.launched(segment, slot.info.size_bytes, slot.info.dtype, kind="all_gather")
+    try:
+        reduced = reduce_sparse(gradient, divisor, engine.pg)
+    except RuntimeError as error:
+        raise engine.watch.failure(f"all_gather of the sparse gradient {slot.name}", str(error)) from error
+    engine.recorder.finished(token)
+    if keep or slot.used:
+        slot.param.grad = reduced
+
+
+def change_is_pending(engine: Engine) -> bool:
+    """Whether any rank reported a change of plan with its last message."""
+    assert engine.layout is not None and engine.layout.tail is not None
+    if engine.plan.explicit is not None:
+        return False
+    return bool(engine.layout.tail[-1].item() > 0)

@@ -1,0 +1,384 @@
+"""The engine: from the hooks of autograd to reduced gradients.
+
+    window = the backward passes between two steps
+    first window       nothing is sent; the order, the number of backwards and of firings are observed
+    its end            ranks agree on what they saw (rank 0's order counts); flat buffers are laid out; everything is sent
+    later windows      a gradient is divided while it is copied into its slot; a complete segment is sent in order, from the hook
+    end of a window    what never came is sent as zeros, results are awaited in order, parameters unused everywhere are restored
+
+Cost: two Python calls per gradient (about 5 us), one collective per segment and dtype, none besides.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import time
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradweave.errors import MismatchError, StateError
+from gradweave.model import Segment
+from gradweave.reduce import Cast, Dense, Reducer
+from gradweave.split.strategy import SplitStrategy
+from gradweave.sync import completion, settle
+from gradweave.sync.backward import BackwardTracker, current_task, in_backward
+from gradweave.sync.flight import Launcher
+from gradweave.sync.hooks import Hooks
+from gradweave.sync.layout import Layout
+from gradweave.sync.options import EngineOptions
+from gradweave.sync.plan import PlanSource
+from gradweave.sync.table import ParameterTable, Slot
+from gradweave.sync.watch import Watch
+from gradweave.trace.recorder import Recorder
+from gradweave.world import communicators
+from gradweave.world.agree import agree
+from gradweave.world.groups import Group, private_group
+
+
+class State(enum.Enum):
+    """Where a window is."""
+
+    IDLE = "no backward since the last step"
+    OPEN = "gradients are being generated"
+    REDUCED = "gradients are reduced, no backward since"
+
+
+class Engine:
+    """Reduces the gradients of one set of parameters over one group.
+
+    Args:
+        named: names and parameters, equal on all ranks.
+        group: the ranks.
+        strategy: the plan; None takes the registry's, then `default`.
+        default: the strategy when nobody names one.
+        options: everything else.
+        reducer: how a message is reduced; None is dense, with float32 for half precision gradients.
+
+    Raises:
+        MismatchError: ranks built different models, strategies or options.
+    """
+
+    def __init__(
+        self,
+        named: Iterable[tuple[str, torch.nn.Parameter]],
+        *,
+        group: Group,
+        strategy: SplitStrategy | None = None,
+        default: SplitStrategy | None = None,
+        options: EngineOptions | None = None,
+        reducer: Reducer | None = None,
+    ) -> None:
+        self.options = options or EngineOptions()
+        self.table = ParameterTable(named)
+        self.group, self.rank = group, group.rank
+        infos = [slot.info for slot in self.table.slots]
+        self.plan = PlanSource(group.name, self.options.label, strategy, default or SplitStrategy.default(), infos)
+        agree(self._terms(), f"{self.options.label} ({len(infos)} gradients)", group)
+        self.pg = private_group(group, self.options.label, self.options.timeout_s)
+        self.control = communicators.control(self.pg)
+        limit = communicators.timeout_of(self.pg)
+        self.watch = Watch(group, f"{self.options.label}/{self.table.digest()}", limit.total_seconds() if limit else 1800.0)
+        self.reducer = reducer or self._default_reducer()
+        self.recorder = self._make_recorder(infos)
+        self.layout: Layout | None = None
+        self.launcher: Launcher | None = None
+        self.state, self.step, self.micro, self.unsynced = State.IDLE, 0, 0, 0
+        self.backwards = self.options.accumulate
+        self.sync_enabled = True
+        self.broken: Exception | None = None
+        self.live_size: int | None = None
+        self.incomplete: list[str] = []
+        self._launching = self._dividing = self._syncing = False
+        self.weight_sum, self.weight_now, self.total_weight = 0.0, 1.0, None
+        self.sequence = 0
+        self.tracker = BackwardTracker(self._backward_started, self._backward_ended)
+        self.hooks = Hooks(self)
+        self.hooks.attach(self.table.slots)
+        self.recorder.begin(0)
+
+    def _terms(self) -> list[str]:
+        """What all ranks must have in common."""
+        o = self.options
+        terms = f"op={o.op} overlap={o.overlap} accumulate={o.accumulate} reduce_dtype={o.reduce_dtype} weighted={o.weight is not None}"
+        return [*self.table.fingerprint(), terms, f"strategy {self.plan.strategy.describe()} {self.plan.strategy.digest}"]
+
+    def _default_reducer(self) -> Reducer:
+        half = {torch.float16, torch.bfloat16, torch.complex32}
+        if self.options.reduce_dtype is None and not any(slot.dtype in half for slot in self.table.slots):
+            return Dense()
+        return Cast(Dense(), self.options.reduce_dtype)
+
+    def _make_recorder(self, infos: Any) -> Recorder:
+        recorder = Recorder(
+            rank=self.group.ranks[self.rank], world_size=self.group.size, group=self.group.name, backend=self.group.backend,
+            label=self.options.label, enabled=self.options.record, meta={"torch": torch.__version__},
+        )  # fmt: skip
+        recorder.set_gradients(infos)
+        return recorder
+
+    # -- what the wrappers call ---------------------------------------------------------------------------------------------
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments in force; before the first step, those that reverse registration order would give."""
+        if self.layout is not None:
+            return self.layout.segments
+        return settle.provisional_segments(self)
+
+    @property
+    def divisor(self) -> float:
+        """What the sum over ranks and micro-batches of this window is divided by."""
+        if self.total_weight is not None:
+            return self.total_weight
+        ranks = (self.live_size or self.group.size) if self.options.op == "average" else 1
+        return ranks * (max(1, self.micro_count) if self.options.accumulate > 1 else 1)
+
+    @property
+    def micro_count(self) -> int:
+        """Backward passes of this window, the running one included."""
+        return self.micro + (1 if self.tracker.running and self._syncing else 0)
+
+    def forward_started(self) -> None:
+        """The model's forward begins (a forward hook calls this)."""
+        self.recorder.fp_start()
+
+    def forward_ended(self, outputs: Iterable[Tensor]) -> None:
+        """The model's forward is over: watch its outputs, whose gradients mark the begin of the outermost backward."""
+        self.recorder.fp_end()
+        if not torch.is_grad_enabled():
+            return
+        ref = weakref.ref(self)
+
+        def seen(_: Tensor) -> None:
+            engine = ref()
+            if engine is not None and engine.tracker.task != current_task():
+                engine.tracker.see()
+
+        for output in outputs:
+            if output.requires_grad:
+                output.register_hook(seen)
+
+    def finish(self) -> None:
+        """Reduce what has been generated since the last step and wait for it. Idempotent until the next backward."""
+        self._usable()
+        if self.state is State.REDUCED:
+            return
+        if in_backward() and not self.options.finish_in_backward:
+            raise StateError(
+                f"{self.options.label}: synchronize() was called inside backward", rule="gradients are complete when backward ends",
+                fix="call it after loss.backward()", rank=self.group.ranks[self.rank], step=self.step,
+            )  # fmt: skip
+        self._close_backward()
+        if self.state is State.IDLE:
+            self._open()
+        try:
+            self._reduce(keep=True)
+        except Exception as error:
+            self.broken = error
+            raise
+
+    def step_done(self) -> None:
+        """The optimizer has stepped: the iteration ends, the next one begins."""
+        self.state = State.IDLE
+        self.recorder.iteration_end(self.layout.boundaries if self.layout else (), self.options.overlap)
+        self.step += 1
+        self.watch.step = self.step
+        self.recorder.begin(self.step)
+
+    def drop(self) -> None:
+        """The user throws the gradients away (zero_grad): end the window; reductions under way are awaited and forgotten."""
+        self._usable()
+        if self.state is not State.OPEN or in_backward():
+            return
+        self.tracker.abandon()
+        if self.launcher is not None and self.launcher.started:
+            self._reduce(keep=False)
+        self.state = State.IDLE
+
+    @property
+    def reduced(self) -> bool:
+        """Whether this window's gradients are reduced and no backward has come since."""
+        return self.state is State.REDUCED
+
+    def set_reducer(self, reducer: Reducer) -> None:
+        """Reduce in another way from the next window on, on all ranks alike."""
+        self.drop()
+        self.reducer = reducer
+        if self.layout is not None:
+            self.layout = Layout(self.layout.order, self.pg, self.group.size, reducer)
+            settle.lay_out(self)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether complete gradients wait for their reduction (outside of backward)."""
+        return self.state is State.OPEN and not in_backward() and self.micro >= self.backwards
+
+    def close(self) -> None:
+        """Take the hooks off; the parameters are plain again."""
+        self.hooks.detach()
+
+    # -- windows -------------------------------------------------------------------------------------------------------------
+
+    def _usable(self) -> None:
+        if self.broken is not None:
+            raise StateError(
+                f"{self.options.label} cannot go on after: {self.broken}", rule="a failed reduction leaves ranks with different gradients",
+                fix="restart the job from the last checkpoint",
+            ) from self.broken  # fmt: skip
+
+    def _open(self) -> None:
+        self.state, self.micro, self.unsynced, self.sequence = State.OPEN, 0, 0, 0
+        self.weight_sum, self.total_weight = 0.0, None
+        for slot in self.table.slots:
+            slot.reset()
+        if self.layout is not None and self.launcher is not None:
+            if self.layout.held_elsewhere():
+                self.layout.fresh_memory()
+            self.launcher.reset()
+
+    def _backward_started(self) -> None:
+        self._usable()
+        if self.state is State.OPEN and self.launcher is not None and self.launcher.started:
+            self._reduce(keep=any(slot.used and slot.param.grad is not None for slot in self.table.slots))
+            self.state = State.REDUCED
+        if self.state is not State.OPEN:
+            self._open()
+        self._syncing = self.sync_enabled
+        last = self._syncing and self.micro + 1 >= self.backwards and self.layout is not None
+        self._dividing, self._launching = last, last and self.options.overlap
+        for slot in self.table.slots:
+            slot.fires = 0
+        if self.options.weight is not None:
+            settle.take_weight(self, agree_now=last)
+
+    def _backward_ended(self) -> None:
+        self.recorder.bp_end()
+        if self._syncing:
+            self.micro += 1
+        else:
+            self.unsynced += 1
+        self._dividing = self._launching = False
+        if self.options.finish_in_backward and self._syncing:
+            self.finish()
+
+    def _close_backward(self) -> None:
+        """Account for a backward whose end was not seen: nested hooks only, or an exception inside."""
+        if not self.tracker.running:
+            return
+        if self.tracker.blind and self.options.accumulate > 1:
+            raise StateError(
+                f"{self.options.label}: every gradient came from re-entrant checkpointing, so micro-batches cannot be counted",
+                rule="accumulate= needs to see where a backward ends", fix="pass the model instead of named parameters, or use_reentrant=False",
+            )  # fmt: skip
+        self.tracker.abandon()
+        if self._syncing:
+            self.micro += 1
+        self._dividing = self._launching = False
+
+    def _reduce(self, keep: bool) -> None:
+        """Send the rest, wait for all, put results in place. `keep`: parameters that got no gradient here receive the others'."""
+        if self.options.weight is not None and self.total_weight is None:
+            settle.agree_weight(self)
+        if self.layout is None:
+            settle.settle(self)
+        completion.send_rest(self)
+        completion.wait_and_restore(self, keep)
+        self.state = State.REDUCED
+        if completion.change_is_pending(self):
+            settle.change_plan(self)
+
+    # -- hooks (hot path) ----------------------------------------------------------------------------------------------------
+
+    def before_accumulate(self, slot: Slot, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+        """Before `.grad` is touched: put the gradient into its slot, divided, and hand a view of the slot on."""
+        if self.tracker.task != current_task():
+            self.tracker.see()
+        gradient = gradients[0]
+        if slot.launched:
+            raise self._late(slot)
+        if gradient is None or self.layout is None or torch.is_grad_enabled():
+            return self._weighted(gradient)
+        view, param = slot.view, slot.param
+        if view is None or gradient.layout is not torch.strided or gradient.dtype != slot.dtype:
+            return self._weighted(gradient)
+        if param.grad is not None:
+            return self._into_existing(slot, gradient)
+        if self.options.weight is not None:
+            torch.mul(gradient, self.weight_now, out=view)
+        elif self._dividing and self.reducer.predivided and slot.fires + 1 >= slot.expected and self.divisor != 1:
+            torch.div(gradient, self.divisor_on(view), out=view)
+            slot.divided = True
+        else:
+            view.copy_(gradient)
+        return (view.detach(),)
+
+    def _into_existing(self, slot: Slot, gradient: Tensor) -> tuple[Tensor] | None:
+        if slot.divided:
+            return (gradient * (self.weight_now / self.divisor),) if self.options.weight else (gradient / self.divisor,)
+        if not slot.used and slot.param.grad is not None:
+            carry = self._carry()
+            if carry != 1:
+                slot.param.grad.mul_(carry)
+        return self._weighted(gradient)  # type: ignore[return-value]
+
+    def _carry(self) -> float:
+        """Factor for gradients left over from an earlier, already reduced window, so that the new mean leaves them as they are."""
+        if self.options.weight is not None or self.layout is None:
+            return 1
+        ranks = self.group.size if self.options.op == "average" else 1
+        return ranks * self.options.accumulate / self.group.size
+
+    def _weighted(self, gradient: Tensor | None) -> tuple[Tensor] | None:
+        return (gradient * self.weight_now,) if self.options.weight is not None and gradient is not None else None
+
+    def after_accumulate(self, slot: Slot, param: torch.nn.Parameter) -> None:
+        """`.grad` holds the gradient: mark it ready and send its segment when it is complete and next in order."""
+        gradient = param.grad
+        slot.fires += 1
+        slot.used = True
+        if self.recorder.enabled:
+            self.recorder.ready[slot.pos if slot.pos >= 0 else slot.pid] = time.perf_counter()
+        if self.layout is None or gradient is None:
+            self.sequence += 1
+            slot.sequence = self.sequence
+            return
+        if gradient.data_ptr() != slot.ptr or slot.sparse:
+            completion.adopt(self, slot, gradient)
+        if not self._dividing or slot.fires < slot.expected or slot.ready:
+            return
+        if not slot.divided and not slot.sparse and slot.view is not None and self.reducer.predivided:
+            slot.view.div_(self.divisor_on(slot.view))
+            slot.divided = True
+        self._mark_ready(slot)
+
+    def _mark_ready(self, slot: Slot) -> None:
+        launcher = self.launcher
+        if not self._launching or launcher is None:
+            return
+        slot.ready = True
+        launcher.missing[slot.bucket] -= 1
+        while launcher.next < len(launcher.missing) and launcher.missing[launcher.next] == 0:
+            completion.send_next(self)
+
+    def divisor_on(self, tensor: Tensor) -> Any:
+        """The divisor as torch needs it for a true division: CUDA replaces division by a number with a reciprocal."""
+        return self.divisor if tensor.device.type == "cpu" else _device_scalar(self.divisor, tensor.device)
+
+    def _late(self, slot: Slot) -> MismatchError | StateError:
+        return StateError(
+            f"{self.options.label}: gradient {slot.pos} ({slot.name}) was generated again after its segment had been sent",
+            rule=f"in the first step it was generated {slot.expected} time(s) in one backward, and a segment is sent when all have come",
+            fix="call gw's refresh() after the graph has changed, or use checkpoint(use_reentrant=False)",
+            rank=self.group.ranks[self.rank],
+            step=self.step,
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _device_scalar(value: float, device: torch.device) -> Tensor:
+    return torch.tensor(float(value), device=device)

@@ -1,0 +1,74 @@
+"""What a wrapper asks of its engine, checked at construction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+
+from gradweave.errors import ConfigError
+
+OPS = ("average", "sum")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineOptions:
+    """Options of one engine.
+
+    Attributes:
+        op: "average" divides the sum over ranks by the group size, "sum" does not.
+        overlap: True starts a segment's reduction as soon as its gradients are ready; False after backward.
+        accumulate: number of `backward()` calls per step, averaged. 1 means: observe it in the first step and do not average.
+        reduce_dtype: dtype of the reduction; None is float32 for half precision gradients and the gradient's own otherwise.
+        finish_in_backward: finish every reduction before `backward()` returns (the behaviour of DDP).
+        weight: function that gives the weight of this rank's current micro-batch (its number of tokens, for example); the result is
+            then the weighted mean over ranks and micro-batches. Read once per backward.
+        timeout_s: seconds after which a collective that did not finish is an error; None takes the group's.
+        record: keep the events of the last iterations.
+        label: name in traces, logs and errors.
+    """
+
+    op: str = "average"
+    overlap: bool = True
+    accumulate: int = 1
+    reduce_dtype: torch.dtype | None = None
+    finish_in_backward: bool = False
+    weight: Callable[[], float] | None = None
+    timeout_s: float | None = None
+    record: bool = True
+    label: str = "optimizer"
+
+    def __post_init__(self) -> None:
+        if self.op not in OPS:
+            raise ConfigError(f"op={self.op!r}", rule=f"op is one of {', '.join(map(repr, OPS))}", fix='pass op="average"')
+        if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise ConfigError(
+                f"accumulate={self.accumulate!r}", rule="accumulate is a whole number of micro-batches, at least 1", fix="pass 1 or more"
+            )
+        if self.reduce_dtype is not None and not (
+            isinstance(self.reduce_dtype, torch.dtype) and self.reduce_dtype.is_floating_point
+        ):
+            raise ConfigError(
+                f"reduce_dtype={self.reduce_dtype!r}",
+                rule="the reduction dtype is a real floating point torch.dtype",
+                fix="pass torch.float32, torch.bfloat16, torch.float16, torch.float64 or None",
+            )
+        if self.weight is not None and (not callable(self.weight) or self.op != "average"):
+            raise ConfigError(
+                f"weight={self.weight!r} with op={self.op!r}",
+                rule='weight is a function without arguments, and a weighted mean needs op="average"',
+                fix="pass weight=lambda: number_of_tokens",
+            )
+        if self.timeout_s is not None:
+            check_timeout(self.timeout_s)
+
+
+def check_timeout(value: float | timedelta) -> float:
+    """Seconds of a timeout given as seconds or timedelta; ConfigError unless it is finite and positive."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
+        raise ConfigError(f"timeout={value!r}", rule="a timeout is a positive, finite number of seconds", fix="pass for example 300")
+    return float(seconds)

@@ -1,0 +1,146 @@
+"""Waiting with a name: who waits for what, and who did not come.
+
+A rank that waits longer than a second leaves a mark "step, place" in the rendezvous store. When a collective fails or runs out of
+time, each survivor leaves its mark, gives the others a moment to do the same, and reports the ranks whose mark is missing or older.
+A SIGTERM handler prints the pending collective, because torchrun ends the survivors as soon as one rank dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+
+from gradweave.errors import CollectiveError
+from gradweave.world.groups import Group
+
+_MARK_AFTER_S = 1.0
+_GRACE_S = 1.5
+_STORE_S = 2.0
+_waiting: weakref.WeakSet[Watch] = weakref.WeakSet()
+
+
+class Watch:
+    """Names what an engine does, and turns a failed wait into an error that names the ranks which did not arrive.
+
+    Args:
+        group: the ranks that take part.
+        label: the engine's name, equal on all ranks; part of the marks' keys.
+        timeout_s: seconds after which a wait is given up although the backend did not report an error.
+    """
+
+    def __init__(self, group: Group, label: str, timeout_s: float) -> None:
+        self.group, self.label, self.timeout_s = group, label, timeout_s
+        self.step, self.place = 0, "construction"
+        self.pending: str | None = None
+        _waiting.add(self)
+        _install_sigterm()
+
+    def at(self, place: str) -> None:
+        """Note where the engine is."""
+        self.place = place
+
+    def wait(self, ended: Callable[[float], bool], finish: Callable[[], None], what: str) -> None:
+        """Wait until `ended`, then call `finish`; CollectiveError names `what`, group, step and the missing ranks."""
+        if not ended(_MARK_AFTER_S):
+            self._wait_long(ended, what)
+        try:
+            finish()
+        except RuntimeError as error:
+            raise self.failure(what, str(error)) from error
+
+    def _wait_long(self, ended: Callable[[float], bool], what: str) -> None:
+        self.pending = what
+        self._leave_mark()
+        deadline = time.monotonic() + self.timeout_s + 5.0
+        while not ended(_MARK_AFTER_S):
+            if time.monotonic() > deadline:
+                raise self.failure(what, f"no answer within {self.timeout_s:g} s")
+        self.pending = None
+
+    def failure(self, what: str, cause: str) -> CollectiveError:
+        """The error to raise for a collective that failed, with the ranks that did not arrive."""
+        self.pending = None
+        self._leave_mark()
+        time.sleep(min(_GRACE_S, self.timeout_s))
+        missing = self._missing_ranks()
+        if missing is None:
+            who = "the rendezvous store does not answer: the process that holds it (rank 0, or torchrun's agent) is gone"
+        elif missing:
+            who = f"ranks that did not arrive: {', '.join(missing)}"
+        else:
+            who = "every rank arrived, but the connection between them broke"
+        return CollectiveError(
+            f"{what} failed in {self.label}: {who} (torch says: {cause.splitlines()[0] if cause else 'nothing'})",
+            rule=f"all {self.group.size} ranks of the group take the same number of steps, within {self.timeout_s:g} s of each other",
+            fix="look at the first error of the ranks that did not arrive; raise timeout= if they are only slow",
+            rank=dist.get_rank() if dist.is_initialized() else None,
+            group=self.group.name,
+            step=self.step,
+        )  # fmt: skip
+
+    def _key(self, rank: int) -> str:
+        return f"gradweave/mark/{self.group.name}/{self.label}/{rank}"
+
+    def _leave_mark(self) -> None:
+        mark = f"{self.step} {self.place}"
+        _in_time(lambda: _store().set(self._key(dist.get_rank()), mark))
+
+    def _missing_ranks(self) -> list[str] | None:
+        """Ranks with no mark of this step, each with its last known place; None when the store is gone."""
+
+        def read() -> list[str]:
+            missing, store = [], _store()
+            for rank in self.group.ranks:
+                mark = store.get(self._key(rank)).decode() if store.check([self._key(rank)]) else ""
+                if not mark or int(mark.split(" ", 1)[0]) < self.step:
+                    missing.append(f"{rank} (last waited in step {mark})" if mark else str(rank))
+            return missing
+
+        return _in_time(read)
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
+def _in_time(action: Callable[[], Any]) -> Any:
+    """Run `action` on a helper thread for at most two seconds: a store whose server died blocks for minutes."""
+    result: list[Any] = []
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            result.append(action())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(_STORE_S)
+    return result[0] if result else None
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    """Say what this process was waiting for, then die as the signal asks."""
+    for watch in list(_waiting):
+        if watch.pending:
+            print(
+                f"gradweave: terminated while rank {dist.get_rank() if dist.is_initialized() else '?'} waited for {watch.pending} "
+                f"(group {watch.group.name}, {watch.label}, step {watch.step})",
+                file=sys.stderr,
+                flush=True,
+            )
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _install_sigterm() -> None:
+    """Install the handler where the program has none of its own."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _on_sigterm)
