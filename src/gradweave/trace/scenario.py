@@ -23,6 +23,7 @@ from gradweave.trace.words import ms, pct, plan_text
 NOISE_SHARE = 0.02
 _MIN_GAIN_SHARE = 0.01
 _WORTH_SHARE = 0.25
+_MOST_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,8 @@ def _advice_added(old: tuple[int, ...], new: tuple[int, ...], setting: Setting) 
         points = "a split point" if len(ends) == 1 else f"{len(ends)} split points"
         return f"Add {points} at index {', '.join(ends)}: {plan_text(new)}."
     ends = [f"{index} ({_share(index, setting)} of bytes)" for index in new[:-1]]
-    return f"Use {len(new)} segments instead of {len(old)}, split after index {', '.join(ends)}: {plan_text(new)}."
+    after = f", split after index {', '.join(ends)}" if len(ends) <= _MOST_NAMED else ""
+    return f"Use {len(new)} segments instead of {len(old)}{after}: {plan_text(new)}."
 
 
 def _share(index: int, setting: Setting) -> str:
