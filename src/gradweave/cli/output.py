@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import sys
 from typing import Any
 
@@ -14,6 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from gradweave.errors import GradweaveError, MissingDependencyError
+
+FILE_COLUMNS = 120
 
 
 def version() -> str:
@@ -30,8 +33,11 @@ def stderr_console() -> Console:
 
 
 def stdout_console() -> Console:
-    """A console on stdout: data for people."""
-    return Console(highlight=False)
+    """A console on stdout: data for people. Tables that go into a file or a pipe are not cut to a terminal's width."""
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = FILE_COLUMNS
+    return console
 
 
 def print_json(data: Any) -> None:

@@ -6,6 +6,7 @@ Everything goes to stderr, from rank 0 only. Where stderr is no terminal, a line
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,6 +17,7 @@ from rich.markup import escape
 from gradweave.model import Trace
 from gradweave.trace.reports import print_report
 
+FILE_COLUMNS = 120
 LINE_EVERY_S = 5.0
 TABLE_ITERATIONS = 5
 
@@ -30,6 +32,8 @@ class Progress:
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
         self.console = Console(stderr=True, highlight=False)
+        if not self.console.is_terminal and "COLUMNS" not in os.environ:
+            self.console.width = FILE_COLUMNS
 
     def say(self, text: str) -> None:
         """Print one line."""
