@@ -116,7 +116,7 @@ def _best_move(summary: PlanSummary, setting: Setting) -> Scenario:
     if max(gain_moved, gain_added) < _MIN_GAIN_SHARE * step:
         return _bound_by_communication(summary)
     more = gain_added > gain_moved + NOISE_SHARE * step
-    if more and gain_moved < _WORTH_SHARE * summary.exposed_s.median:
+    if gain_moved < _MIN_GAIN_SHARE * step or (more and gain_moved < _WORTH_SHARE * summary.exposed_s.median):
         symptom, advice = _symptom_three(summary), _advice_added(summary.plan, added, setting)
         return _scenario(3, symptom, advice, added, summary, base - gain_added, base, setting)
     place = next(k for k, (old, new) in enumerate(zip(summary.plan, moved, strict=True)) if old != new)

@@ -97,7 +97,12 @@ def iteration_table(rows: Sequence[Json], title: str) -> Table:
 def segment_table(plan: Json) -> Table:
     """One line a segment; the middle ones are summed up when there are more than four."""
     table = Table(
-        title="segments, medians", title_justify="left", box=None, header_style="dim", padding=(0, 1), title_style="italic"
+        title="segments, medians",
+        title_justify="left",
+        box=None,
+        header_style="dim",
+        padding=(0, 1, 0, 0),
+        title_style="italic",
     )
     table.add_column("segment", no_wrap=True)
     for name in ("indices", "bytes", "share", "start", "time", "transfer", "hidden", "exposed", "bus GB/s", "late rank"):

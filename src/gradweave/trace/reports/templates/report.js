@@ -14,7 +14,7 @@
       else if (value === true) element.setAttribute(key, "");
       else if (value !== false && value != null) element.setAttribute(key, value);
     }
-    element.append(...children.flat().filter((child) => child != null));
+    element.append(...children.flat(Infinity).filter((child) => child != null));
     return element;
   };
   const h = node((tag) => document.createElement(tag));
@@ -95,7 +95,7 @@
       card("", "Step time, median", num(`${key}.iteration_ms.median`), "ms", quartiles("iteration_ms")),
       card("exposed", "Exposed communication", num(`${key}.exposed_ms.median`), "ms", [num(`${key}.exposed_pct`, 1), " % of the step"]),
       card("hidden", "Hidden communication", num(`${key}.hidden_pct`, 1), "%", [num(`${key}.hidden_ms.median`), " of ", num(`${key}.communication_ms.median`), " ms"]),
-      card("", "Least exposed time of any split", num(`${key}.bound.exposed_ms`), bound == null ? "" : "ms", bound == null ? p.bound.reason : "lower bound from ready times and cost"));
+      card("", "Lower bound on exposed", num(`${key}.bound.exposed_ms`), bound == null ? "" : "ms", bound == null ? p.bound.reason : "no split of whole gradients is better"));
   };
 
   const scenario = () => {
@@ -114,16 +114,17 @@
     const row = (p, index) => h("tr", { class: `pick${index === state.plan ? " on" : ""}`, onclick: () => choosePlan(index) },
       h("td", {}, h("label", {}, h("input", { type: "radio", name: "plan", checked: index === state.plan, onchange: () => choosePlan(index, true) }), planText(p.plan, 3))),
       h("td", { class: "left" }, p.overlap ? "overlapped" : "serial"),
-      h("td", {}, num(`${planKey(index)}.iteration_ms.count`, 0)), h("td", {}, num(`${planKey(index)}.iteration_ms.median`)),
+      h("td", {}, String(p.steps.length)), h("td", {}, num(`${planKey(index)}.iteration_ms.median`)),
       h("td", { class: "exposed" }, num(`${planKey(index)}.exposed_ms.median`)), h("td", {}, num(`${planKey(index)}.exposed_pct`, 1)),
       h("td", {}, meter(p.hidden_pct), num(`${planKey(index)}.hidden_pct`, 1)), h("td", {}, num(`${planKey(index)}.bound.exposed_ms`)));
-    return section("Plans", null, h("div", { class: "panel" }, h("div", { class: "scroll" }, table(
-      ["segment index list", ["mode"], "iterations", "step ms", "exposed ms", "exposed %", "hidden %", "bound ms"], w.plans.map(row)))));
+    return section("Plans", null, h("div", { class: "panel" }, scroller(table(
+      ["segment index list", ["mode"], "steps", "step ms", "exposed ms", "exposed %", "hidden %", "bound ms"], w.plans.map(row)))));
   };
 
   const meter = (share) => (share == null ? null : h("span", { class: "meter", "aria-hidden": "true" }, h("i", { style: `width:${share}%` })));
   const table = (names, rows) => h("table", {}, h("thead", {}, h("tr", {}, names.map((name) =>
     Array.isArray(name) ? h("th", { class: "left", scope: "col" }, name[0]) : h("th", { scope: "col" }, name)))), h("tbody", {}, rows));
+  const scroller = (inner) => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table, scrolls sideways" }, inner);
   const section = (title, tools, ...body) => h("section", {}, h("div", { class: "head" }, h("h2", {}, title), tools), ...body);
 
   // ---- timeline -------------------------------------------------------------------------------------------------------
@@ -184,17 +185,16 @@
     }
     for (const c of row.collectives) {
       const cut = Math.min(Math.max(row.bp_end_ms, c.effective_start_ms), c.end_ms), marks = [];
-      if (c.effective_start_ms - c.start_ms > 0.005) marks.push(rectangle(at, c.start_ms, c.effective_start_ms, low + lane / 2 - 2, 4, "queue"));
       if (cut > c.effective_start_ms) marks.push(rectangle(at, c.effective_start_ms, cut, low, lane, "hiddenfill mark"));
       if (c.end_ms > cut) marks.push(rectangle(at, cut, c.end_ms, low, lane, "exposedfill mark"), rectangle(at, cut, c.end_ms, low, lane, "stripe"));
-      parts.push(item(collectiveInfo(row, c), ...marks), inside(at, c.effective_start_ms, c.end_ms, mid(low), String(c.segment + 1), "in-dark"));
+      parts.push(item(collectiveInfo(row, c), ...marks), inside(at, c.effective_start_ms, c.end_ms, mid(low), String(c.segment + 1), cut < (c.effective_start_ms + c.end_ms) / 2 ? "in-dark on-exposed" : "in-dark"));
     }
     parts.push(s("line", { class: "bpline", x1: at(row.bp_end_ms), x2: at(row.bp_end_ms), y1: y - 3, y2: low + lane + 3 }));
     return parts;
   };
 
   const stripes = () => s("defs", {}, s("pattern", { id: "stripe", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-    s("rect", { width: 1.6, height: 6, fill: "#fff", "fill-opacity": 0.38 })));
+    s("rect", { width: 1.6, height: 6, fill: "#fff", "fill-opacity": 0.3 })));
 
   const drawTimeline = (width) => {
     const entry = steps().find((each) => each.step === state.step), narrow = width < 620;
@@ -250,7 +250,7 @@
   const stepLine = () => {
     const entry = steps().find((each) => each.step === state.step), slow = entry.rows.reduce((a, b) => (b.exposed_ms > a.exposed_ms ? b : a));
     const several = entry.rows.length > 1;
-    return h("p", { class: "hint", "aria-live": "polite" }, `Step ${entry.step}`, state.step === medianStep() ? " (the median)" : "", `, ${entry.rows[0].overlap ? "overlapped" : "serial"}: `,
+    return h("p", { class: "hint top", "aria-live": "polite" }, `Step ${entry.step}`, state.step === medianStep() ? " (the median)" : "", `, ${entry.rows[0].overlap ? "overlapped" : "serial"}: `,
       num(`${slow.key}.iteration_ms`), " ms, of which ", num(`${slow.key}.exposed_ms`), " ms exposed", several ? ` (rank ${slow.rank}, the most exposed)` : "", ".");
   };
 
@@ -260,17 +260,17 @@
     const ranks = steps()[0].rows.length;
     const more = ranks > MOST_RANKS && !state.allRanks ? h("button", { type: "button", class: "controls", onclick: () => { state.allRanks = true; render(); } }, `Show all ${ranks} ranks`) : null;
     redraw = draw;
-    return section("Timeline", controls(), h("div", { class: "panel" }, stepLine(), h("div", { style: "height:12px" }), holder, more, legend()),
+    return section("Timeline", controls(), h("div", { class: "panel" }, stepLine(), holder, more, legend()),
       h("p", { class: "hint screen" }, "Point at, tap or tab to a bar for its details; ← and → change the iteration."),
-      h("div", { class: "panel", style: "margin-top:12px" }, h("h2", {}, "Every iteration"), h("p", { class: "hint", style: "margin:0 0 8px" }, "Step time of the slowest rank, its exposed part in colour; a dashed line is a change of plan, pale bars are warm-up."), strip));
+      h("div", { class: "panel", style: "margin-top:12px" }, h("h2", {}, "Every iteration"), h("p", { class: "hint top" }, "Step time of the slowest rank, its exposed part in colour; a dashed line is a change of plan, pale bars are warm-up."), strip));
   };
 
   // ---- tables ---------------------------------------------------------------------------------------------------------
   const segments = () => {
     const p = plan(), several = wrapper().ranks.length > 1, key = (k, name) => `${planKey()}.segments.${k}.${name}`;
-    const names = ["segment", "indices", "bytes", "share %", "start ms", "time ms", "hidden %", "exposed ms", "transfer ms", ...(several ? ["wait ms"] : []), "bus GB/s", ...(several ? ["last to come"] : [])];
-    const late = (seg) => (seg.late_rank == null ? "–" : `rank ${seg.late_rank}, by ${fixed(seg.lateness_ms.median, 2)} ms`);
-    return section("Segments", null, h("div", { class: "panel" }, h("div", { class: "scroll" }, table(names, p.segments.map((seg, k) => h("tr", {},
+    const names = ["segment", "indices", "bytes", "share %", "start ms", "time ms", "hidden %", "exposed ms", "transfer ms", ...(several ? ["wait ms"] : []), "bus GB/s", ...(several ? ["latest rank"] : [])];
+    const late = (seg) => (seg.late_rank == null ? "–" : `${seg.late_rank} (+${fixed(seg.lateness_ms.median, 2)} ms)`);
+    return section("Segments", null, h("div", { class: "panel" }, scroller(table(names, p.segments.map((seg, k) => h("tr", {},
       h("td", {}, String(seg.index + 1)), h("td", {}, `${seg.first}–${seg.last}`), h("td", { title: `${seg.bytes} bytes` }, size(seg.bytes)),
       h("td", {}, h("span", { class: "meter share", "aria-hidden": "true" }, h("i", { style: `width:${seg.share_pct}%` })), num(key(k, "share_pct"), 1)),
       h("td", {}, num(key(k, "start_ms.median"))), h("td", {}, num(key(k, "duration_ms.median"))), h("td", {}, meter(seg.hidden_pct), num(key(k, "hidden_pct"), 1)),
@@ -279,7 +279,7 @@
     h("p", { class: "hint" }, "Medians over the counted iterations and all ranks; start counts from the start of forward.")));
   };
 
-  const ranksTable = () => (plan().per_rank.length < 2 ? null : section("Ranks", null, h("div", { class: "panel" }, h("div", { class: "scroll" }, table(["rank", "step ms", "forward and backward ms", "exposed ms", "data wait ms"],
+  const ranksTable = () => (plan().per_rank.length < 2 ? null : section("Ranks", null, h("div", { class: "panel" }, scroller(table(["rank", "step ms", "forward and backward ms", "exposed ms", "data wait ms"],
     plan().per_rank.map((row, k) => h("tr", {}, h("td", {}, String(row.rank)), ["iteration_ms", "fp_to_bp_ms"].map((name) => h("td", {}, num(`${planKey()}.per_rank.${k}.${name}.median`))),
       h("td", { class: "exposed" }, num(`${planKey()}.per_rank.${k}.exposed_ms.median`)), h("td", {}, num(`${planKey()}.per_rank.${k}.data_wait_ms.median`)))))))));
 
@@ -288,8 +288,8 @@
     const shown = last < 4 ? [...Array(last + 1).keys()] : [0, last];
     const names = ["step", "rank", "data_wait", "fp_start", "bp_end", ...shown.flatMap((k) => [`allreduce${k + 1}_start`, `allreduce${k + 1}_end`]), "iteration_end", "exposed"];
     const at = (row, segment, name) => { const k = name === "end_ms" ? row.collectives.findLastIndex((c) => c.segment === segment) : row.collectives.findIndex((c) => c.segment === segment); return k < 0 ? h("span", {}, "–") : num(`${row.key}.collectives.${k}.${name}`); };
-    return h("section", {}, h("details", {}, h("summary", {}, `Iteration trace (${rows.length} rows)`), h("div", { class: "panel" }, h("p", { class: "hint", style: "margin:0 0 8px" }, "ms from fp_start", last < 4 ? "." : "; first and last segment."),
-      h("div", { class: "scroll" }, table(names, rows.map((row) => h("tr", { class: row.counts ? "" : "warm" }, h("td", {}, String(row.step)), h("td", {}, String(row.rank)), h("td", {}, num(`${row.key}.data_wait_ms`)), h("td", {}, "0.00"),
+    return h("section", {}, h("details", {}, h("summary", {}, `Iteration trace (${rows.length} rows)`), h("div", { class: "panel" }, h("p", { class: "hint top" }, "ms from fp_start", last < 4 ? "." : "; first and last segment."),
+      scroller(table(names, rows.map((row) => h("tr", { class: row.counts ? "" : "warm" }, h("td", {}, String(row.step)), h("td", {}, String(row.rank)), h("td", {}, num(`${row.key}.data_wait_ms`)), h("td", {}, "0.00"),
         h("td", {}, num(`${row.key}.bp_end_ms`)), shown.flatMap((k) => [h("td", {}, at(row, k, "start_ms")), h("td", {}, at(row, k, "end_ms"))]), h("td", {}, num(`${row.key}.iteration_end_ms`)), h("td", { class: "exposed" }, num(`${row.key}.exposed_ms`)))))))));
   };
 
@@ -299,8 +299,9 @@
     ["exposed tail", "from the end of backward to the end of the last collective, gaps included"],
     ["time", "from effective start to end; collectives of a rank share one channel in order of launch, so one starts when the one before has ended"],
     ["transfer and wait", "the shortest time over the ranks is the transfer; what a rank takes longer it waits for the last to come"],
+    ["latest rank", "the rank that came last most often, and by how much (median)"],
     ["bus GB/s", "2(p-1)/p times bytes by transfer time: comparable over numbers of ranks"],
-    ["least exposed time", "max over k of r_k + alpha + beta (S_n - S_(k-1)), less the end of backward: no split of whole gradients in this order is better, under the measured ready times r and an affine cost"],
+    ["lower bound", "exposed time is at least max over k of r_k + alpha + beta (S_n - S_(k-1)), less the end of backward, for every split of whole gradients in this order, under the measured ready times r and an affine cost"],
     ["what counts", "medians leave steps 0 and 1 out (warm-up), unless there is nothing else"],
   ].map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)])))));
 
@@ -343,9 +344,9 @@
     const all = steps(), to = all[all.findIndex((entry) => entry.step === state.step) + (event.key === "ArrowLeft" ? -1 : 1)];
     if (to) { event.preventDefault(); chooseStep(to.step); }
   });
-  let drawnAt = 0;
+  let drawnAt = window.innerWidth;
   window.addEventListener("resize", () => { if (drawnAt !== window.innerWidth) { drawnAt = window.innerWidth; hideTip(); redraw(); } });
-  window.addEventListener("beforeprint", () => { root.querySelectorAll("details").forEach((each) => { each.open = true; }); });
+  window.addEventListener("beforeprint", () => { root.querySelectorAll("details").forEach((each) => { if (each.querySelectorAll("tr").length < 80) each.open = true; }); });
   if (data.wrappers.length) chooseWrapper(0);
   else root.append(h("p", {}, "No iteration was recorded."));
 })();

@@ -1,0 +1,100 @@
+"""Scenarios are named as the split guide names them, and what they suggest helps on the machine that made the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from gradweave.trace.scenario import Scenario, diagnose
+from gradweave.trace.summary import PlanSummary, summarise
+from tests.trace import synthetic
+
+
+def one(plan: Sequence[int], overlap: bool = True, **options: object) -> tuple[PlanSummary, Scenario | None]:
+    (wrapper,) = summarise(synthetic.run(plans=((plan, overlap),), **options))
+    return wrapper.plans[0], diagnose(wrapper.plans[0], wrapper.sizes_bytes)
+
+
+# Communication three times as fast as backward: a good split hides nearly all of it.
+FAST = {"size_bytes": 80_000}
+
+
+def test_scenario_1_moves_the_split_point_backward() -> None:
+    summary, found = one((79, 159), **FAST)
+    assert found is not None and found.number == 1 and found.plan is not None
+    assert found.plan[0] > 79 and found.plan[-1] == 159
+    assert f"Move the split point backward (later): end segment 1 at index {found.plan[0]}" in found.text
+    assert "instead of 79 (50 %)" in found.text and "approximate" in found.text
+
+
+def test_scenario_2_moves_the_split_point_forward() -> None:
+    summary, found = one((157, 159), **FAST)
+    assert found is not None and found.number == 2 and found.plan is not None and found.plan[0] < 157
+    assert f"Move the split point forward (earlier): end segment 1 at index {found.plan[0]}" in found.text
+    assert "instead of 157 (99 %)" in found.text
+
+
+def test_scenario_3_adds_segments_where_moving_gains_little() -> None:
+    _, found = one((79, 159))
+    assert found is not None and found.number == 3 and found.plan is not None and len(found.plan) > 2
+    _, single = one((159,))
+    assert single is not None and single.number == 3 and "Add" in single.text
+
+
+@pytest.mark.parametrize("plan", [(79, 159), (157, 159), (159,), (20, 100, 159), (10, 20, 159)])
+@pytest.mark.parametrize("size_bytes", [80_000, 250_000])
+def test_what_is_suggested_comes_true_on_the_same_machine(plan: tuple[int, ...], size_bytes: int) -> None:
+    before, found = one(plan, size_bytes=size_bytes)
+    assert found is not None and found.plan is not None and found.expected_exposed_s is not None
+    after, _ = one(found.plan, size_bytes=size_bytes)
+    assert after.exposed_s.median < before.exposed_s.median
+    # one size of message alone cannot tell latency from bandwidth: the interpolation may miss by a latency a segment
+    assert after.exposed_s.median == pytest.approx(found.expected_exposed_s, abs=synthetic.ALPHA_S * (len(found.plan) + 1))
+
+
+def test_serial_communication_comes_before_any_split() -> None:
+    summary, found = one((143, 159), overlap=False, **FAST)
+    assert (
+        found is not None and found.number is None and "overlap=True" in found.advice and found.expected_exposed_s is not None
+    )
+    assert found.expected_exposed_s < summary.exposed_s.median
+
+
+def test_overlap_that_does_not_happen_is_noticed() -> None:
+    traces = [
+        replace(trace, iterations=tuple(replace(iteration, overlap=True) for iteration in trace.iterations))
+        for trace in synthetic.run(plans=(((79, 159), False),))
+    ]
+    (wrapper,) = summarise(traces)
+    found = diagnose(wrapper.plans[0], wrapper.sizes_bytes)
+    assert found is not None and found.number is None and "per block" in found.advice
+
+
+def test_nothing_is_said_when_there_is_nothing_to_gain() -> None:
+    summary, found = one((99, 135, 152, 159), **FAST)
+    assert found is None, summary.exposed_s
+    assert one((), **FAST)[1] is None, "no communication at all"
+
+
+def test_a_bound_by_communication_is_called_so() -> None:
+    _, found = one((9, 19, 29, 39, 59, 79, 99, 119, 139, 159), size_bytes=2_500_000)
+    assert found is not None and found.number is None and found.title == "Bound by communication"
+
+
+def test_without_ready_times_the_suggestion_says_what_it_assumes() -> None:
+    _, found = one((157, 159), with_ready=False, **FAST)
+    assert found is not None and found.number == 2 and "Ready times were not recorded" in found.text
+
+
+def test_without_gradients_the_direction_is_still_named() -> None:
+    for plan, number in (((79, 159), 1), ((157, 159), 2), ((159,), 3)):
+        (wrapper,) = summarise(synthetic.run(plans=((plan, True),), **FAST))
+        found = diagnose(wrapper.plans[0], ())
+        assert found is not None and found.number == number and found.plan is None
+
+
+def test_a_model_of_many_gradients_is_diagnosed_quickly() -> None:
+    _, found = one((1500, 2999), count=3000, size_bytes=4_000, steps_each=4)
+    assert found is not None and found.number in (1, 2, 3)

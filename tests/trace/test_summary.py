@@ -1,0 +1,104 @@
+"""Figures of a run equal those of the machine that made the traces: per plan, per segment, across ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradweave.model.cost import fit_affine
+from gradweave.trace.bound import lower_bound_end_s
+from gradweave.trace.ranks import clock_note, meetings
+from gradweave.trace.stats import spread
+from gradweave.trace.summary import summarise
+from tests.trace import synthetic
+
+
+def test_plans_are_told_apart_and_warm_up_is_left_out() -> None:
+    (wrapper,) = summarise(synthetic.run(plans=(((107, 159), False), ((107, 159), True))))
+    serial, overlapped = wrapper.plans
+    assert (serial.overlap, overlapped.overlap) == (False, True)
+    assert serial.steps == tuple(range(2, 12)) and overlapped.steps == tuple(range(12, 24))
+    assert serial.iteration_s.median == pytest.approx(0.002 + 0.060 + 0.041 + 0.005)
+    assert serial.hidden_pct == 0 and overlapped.exposed_s.median < serial.exposed_s.median
+    assert len(wrapper.reports) == 48, "warm-up stays in the timeline"
+
+
+def test_warm_up_counts_when_there_is_nothing_else() -> None:
+    (wrapper,) = summarise([synthetic.trace(steps_each=2)])
+    assert wrapper.plans[0].steps == (0, 1) and wrapper.plans[0].warm_up_counts
+
+
+def test_labels_are_wrappers_of_their_own_and_empty_traces_are_passed_over() -> None:
+    traces = [synthetic.trace(label="b"), synthetic.trace(label="a"), replace(synthetic.trace(label="c"), iterations=())]
+    assert [wrapper.label for wrapper in summarise(traces)] == ["a", "b"]
+    assert summarise([]) == []
+
+
+def test_segments_carry_their_bytes_share_and_times() -> None:
+    (wrapper,) = summarise(synthetic.run())
+    first, last = wrapper.plans[0].segments
+    assert (first.first, first.last, first.size_bytes, first.share_pct) == (0, 107, 27_000_000, 67.5)
+    assert first.duration_s.median == pytest.approx(synthetic.transfer_s(27_000_000))
+    assert first.start_s.median == pytest.approx(0.020 + 0.040 * 0.675)
+    assert last.hidden_pct == pytest.approx(0.0) and last.exposed_s.median == pytest.approx(synthetic.transfer_s(13_000_000))
+
+
+def test_the_late_rank_is_named_and_the_others_wait_for_it() -> None:
+    (wrapper,) = summarise(synthetic.run(3, late_rank=2, late_s=0.004))
+    skew = wrapper.plans[0].segments[0].skew
+    assert skew is not None and skew.lateness_s is not None and skew.transfer_s is not None and skew.wait_s is not None
+    assert (skew.late_rank, skew.late_steps, skew.steps) == (2, 10, 10)
+    assert skew.lateness_s.median == pytest.approx(0.004, abs=1e-6) == skew.wait_s.median
+    assert skew.transfer_s.median == pytest.approx(synthetic.transfer_s(27_000_000), abs=1e-6)
+
+
+def test_nobody_is_late_when_all_come_together() -> None:
+    (wrapper,) = summarise(synthetic.run())
+    assert all(segment.skew is not None and segment.skew.late_rank is None for segment in wrapper.plans[0].segments)
+
+
+def test_one_rank_alone_has_no_skew() -> None:
+    (wrapper,) = summarise([synthetic.trace()])
+    assert wrapper.plans[0].segments[0].skew is None and wrapper.plans[0].segments[0].transfer_s > 0
+
+
+def test_clocks_that_disagree_are_noticed_and_blame_nobody() -> None:
+    first, second = synthetic.run()
+    (wrapper,) = summarise([first, replace(second, epoch_offset_s=second.epoch_offset_s + 5.0)])
+    assert "clocks of the ranks disagree" in wrapper.notes[0]
+    assert wrapper.plans[0].segments[0].skew is not None and wrapper.plans[0].segments[0].skew.late_rank is None
+    assert clock_note(meetings([], {})) is None
+
+
+def test_the_bound_is_the_certificate_of_the_machine() -> None:
+    (wrapper,) = summarise(synthetic.run())
+    bound = wrapper.plans[0].bound
+    assert bound.cost is not None and bound.reason is None
+    assert bound.cost.alpha_s == pytest.approx(synthetic.ALPHA_S, rel=1e-3)
+    assert bound.cost.beta_s_per_byte == pytest.approx(1 / synthetic.BYTES_PER_S, rel=1e-6)
+    sizes = [info.size_bytes for info in synthetic.gradients()]
+    ready = [0.020 + 0.040 * (index + 1) / 160 for index in range(160)]
+    expected = lower_bound_end_s(ready, sizes, bound.cost) - 0.060
+    assert bound.exposed_s == pytest.approx(expected, abs=1e-6)
+    assert wrapper.plans[0].exposed_s.median >= bound.exposed_s  # type: ignore[operator]
+
+
+def test_a_bound_that_cannot_be_had_says_why() -> None:
+    (one_size,) = summarise(synthetic.run(plans=(((79, 159), True),)))
+    assert one_size.plans[0].bound.exposed_s is None and "1 size were seen" in str(one_size.plans[0].bound.reason)
+    (no_ready,) = summarise(synthetic.run(with_ready=False))
+    assert no_ready.plans[0].bound.exposed_s is None and "ready times" in str(no_ready.plans[0].bound.reason)
+    (silent,) = summarise(synthetic.run(plans=(((), True),)))
+    assert silent.plans[0].segments == () and "0 sizes" in str(silent.plans[0].bound.reason)
+
+
+def test_one_slow_collective_does_not_move_the_fit() -> None:
+    samples = [(size, 1.0 + 0.5 * size) for size in range(10)] + [(10, 1000.0)]
+    fit = fit_affine(samples)
+    assert fit is not None and fit.beta_s_per_byte == pytest.approx(0.5, rel=0.05) and fit(4) == pytest.approx(3.0, rel=0.1)
+    assert fit_affine([(1, 2.0), (2, 1.0)]) is None and fit_affine([]) is None
+
+
+def test_a_spread_of_nothing_is_unknown() -> None:
+    assert spread([None]) is None and spread([2.0]) is not None
