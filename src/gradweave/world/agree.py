@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -51,15 +51,32 @@ def agree(value: Any, what: str, group: Group | ProcessGroup) -> None:
         return
     text = canonical(value)
     with reported(f"the check of {what}", name, pg):
-        holders = _by_digest(hashlib.sha256(text.encode()).digest(), pg)
-        if len(holders) == 1:
+        if _digests_are_equal(hashlib.sha256(text.encode()).digest(), pg):
             return
         texts = _gather_objects(text, pg)
-    first, other = sorted(peers[0] for peers in holders.values())[:2]
+    _raise_difference([json.loads(other) for other in texts], what, pg, name)
+
+
+def require_equal(values: list[Any], what: str, group: Group | ProcessGroup) -> None:
+    """As `agree`, for values of all peers that an `exchange` has brought already; no communication.
+
+    Raises:
+        MismatchError: values differ.
+    """
+    pg, name = _control(group)
+    texts = [canonical(value) for value in values]
+    if len(set(texts)) > 1:
+        _raise_difference([json.loads(text) for text in texts], what, pg, name)
+
+
+def _raise_difference(values: list[Any], what: str, pg: ProcessGroup, name: str) -> NoReturn:
+    """Compare the first peer with the first that differs from it."""
+    shown = [canonical(value) for value in values]
+    other = next(peer for peer, text in enumerate(shown) if text != shown[0])
     ranks = dist.get_process_group_ranks(pg)
-    where, left, right = first_difference(json.loads(texts[first]), json.loads(texts[other]))
+    where, left, right = first_difference(values[0], values[other])
     raise MismatchError(
-        f"{what} differ{_at(where)}: rank {ranks[first]} has {_shown(left)}, rank {ranks[other]} has {_shown(right)}",
+        f"{what} differ{_at(where)}: rank {ranks[0]} has {_shown(left)}, rank {ranks[other]} has {_shown(right)}",
         rule="every rank of the group gives equal values",
         fix="look for code that depends on the rank, an unset random seed, or different versions or arguments",
         rank=names.my_rank(),
@@ -129,15 +146,11 @@ def _control(group: Group | ProcessGroup) -> tuple[ProcessGroup, str]:
     return communicators.control(group.pg), group.name
 
 
-def _by_digest(digest: bytes, pg: ProcessGroup) -> dict[bytes, list[int]]:
-    """Peers by the digest that they hold."""
+def _digests_are_equal(digest: bytes, pg: ProcessGroup) -> bool:
     mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
     everyone = torch.empty(pg.size(), len(digest), dtype=torch.uint8)
-    dist.all_gather_into_tensor(everyone.view(-1), mine, group=pg)
-    holders: dict[bytes, list[int]] = {}
-    for peer, row in enumerate(everyone.numpy()):
-        holders.setdefault(row.tobytes(), []).append(peer)
-    return holders
+    dist.all_gather_single(everyone.view(-1), mine, group=pg)
+    return bool((everyone == mine).all())
 
 
 def _gather_objects(value: Any, pg: ProcessGroup) -> list[Any]:

@@ -12,9 +12,10 @@ the message says so.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,17 @@ from gradweave.errors import CollectiveError, GradweaveError
 from gradweave.world import names
 
 ROLL_CALL_S = 2.0
-_SIGNS_OF_LOSS = ("closed by peer", "timed out", "timeout", "reset by peer", "broken pipe", "connection", "socket", "remote")
+_SIGNS_OF_LOSS = (
+    "closed by peer",
+    "timed out",
+    "timeout",
+    "reset by peer",
+    "broken pipe",
+    "connection",
+    "socket",
+    "remote",
+    "monitoredbarrier",
+)
 _calls: dict[str, int] = {}
 
 
@@ -79,10 +90,19 @@ def roll_call(pg: ProcessGroup, wait_s: float = ROLL_CALL_S) -> list[int]:
 
 
 def _verdict(pg: ProcessGroup) -> str:
-    try:
-        absent = roll_call(pg)
-    except (RuntimeError, ValueError, OSError):
+    answer: list[list[int]] = []
+
+    def call() -> None:
+        with suppress(RuntimeError, ValueError, OSError):
+            answer.append(roll_call(pg))
+
+    # On a thread: a store whose server hangs would block for minutes.
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(2 * ROLL_CALL_S)
+    if not answer:
         return "the store is gone too, so the process that keeps it (rank 0, or torchrun's agent) has ended"
+    absent = answer[0]
     if not absent:
         return "every rank met the same failure: the ranks called different collectives, or the network broke"
     return f"not heard from: rank{'s' if len(absent) > 1 else ''} {', '.join(map(str, absent))}"
