@@ -4,7 +4,8 @@
 
 Gradients are reduced when `backward()` returns, segments travel in the order in which gradients are generated, from the first
 step on and also with unused parameters. `bucket_cap_mb` and `bucket_cap_mb_list` are honoured; `strategy=` says it exactly.
-Cannot be combined with DistributedOptimizer on the same parameters, nor with torch's own mixed_precision= and delayed all-reduce.
+Cannot be combined with DistributedOptimizer on the same parameters, nor with torch's own mixed_precision= and delayed
+all-reduce.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class DistributedDataParallel(Module, Joinable):
         module: the model, on the device it will run on.
         device_ids, output_device, dim, broadcast_buffers, init_sync, process_group, bucket_cap_mb, find_unused_parameters,
         check_reduction, gradient_as_bucket_view, static_graph, device_mesh, skip_all_reduce_unused_params, bucket_cap_mb_list,
-        batched_grad_copy, forward_sync_buffers: as in torch 2.13. Gradients are always views of the reduction's buffer, and the buffer is
+        batched_grad_copy, forward_sync_buffers: as in torch 2.13. Gradients are always views of the reduction's buffer, and
+            the buffer is
             left alone when somebody still holds gradients of an earlier step; graphs are always treated as static_graph would.
         delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision: refused.
         strategy: which gradients travel together, as in `DistributedOptimizer`; excludes bucket_cap_mb and bucket_cap_mb_list.
@@ -117,24 +119,30 @@ class DistributedDataParallel(Module, Joinable):
             warnings.warn("check_reduction is deprecated and ignored", FutureWarning, stacklevel=2)
         seconds = None if timeout is None else check_timeout(timeout)
         self._options = EngineOptions(
-            overlap=overlap, reduce_dtype=reduce_dtype, finish_in_backward=True, timeout_s=seconds, record=record,
+            overlap=overlap,
+            reduce_dtype=reduce_dtype,
+            finish_in_backward=True,
+            timeout_s=seconds,
+            record=record,
             label=label or next_label("ddp"),
-        )  # fmt: skip
+        )
         self._comm_hook: tuple[Any, Callable[..., Any]] | None = None
         self._attach()
         if init_sync:
             ddp_sync.sync_module(self, root=0, buffers=init_buffers)
 
     def _attach(self) -> None:
-        named = [
-            (name, param) for name, param in self.module.named_parameters() if name not in self.parameters_to_ignore
-        ]
+        named = [(name, param) for name, param in self.module.named_parameters() if name not in self.parameters_to_ignore]
         claim(self, named, self._options.label)
         reducer = CommHook(self._comm_hook[1], self._comm_hook[0]) if self._comm_hook else None
         self._engine = Engine(
-            named, group=as_group(self.process_group), strategy=as_strategy(self._strategy), default=SplitStrategy.default(),
-            options=self._options, reducer=reducer,
-        )  # fmt: skip
+            named,
+            group=as_group(self.process_group),
+            strategy=as_strategy(self._strategy),
+            default=SplitStrategy.default(),
+            options=self._options,
+            reducer=reducer,
+        )
         self.logger = DDPLogger(self)
         self._unfinished: list[str] = []
         self._buffer_hook: Any = None
@@ -163,7 +171,7 @@ class DistributedDataParallel(Module, Joinable):
                 ddp_sync.sync_buffers(self)
             inputs, kwargs = ddp_args.to_device(inputs, kwargs, self.device_ids, self.device)
             output = self.module(*inputs, **kwargs)
-            self.require_forward_param_sync = not training or self.require_backward_grad_sync
+            self.require_forward_param_sync = training and self.require_backward_grad_sync
             self._engine.forward_ended(find_tensors(output))
             return output
 
@@ -183,14 +191,17 @@ class DistributedDataParallel(Module, Joinable):
             return
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         message = (
-            "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your module has "
-            f"parameters that were not used in producing loss on some rank: {names}"
+            "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that "
+            f"your module has parameters that were not used in producing loss on some rank: {names}"
         )
         self.logger.log_error(message)
         raise StateError(
-            message, rule="every parameter takes part in the loss", fix="pass find_unused_parameters=True, or freeze these parameters",
-            rank=self._engine.group.ranks[self._engine.rank], step=self._engine.step,
-        )  # fmt: skip
+            message,
+            rule="every parameter takes part in the loss",
+            fix="pass find_unused_parameters=True, or freeze these parameters",
+            rank=self._engine.group.ranks[self._engine.rank],
+            step=self._engine.step,
+        )
 
     def _close_iteration(self) -> None:
         if self._engine.reduced:
@@ -217,15 +228,17 @@ class DistributedDataParallel(Module, Joinable):
     def register_comm_hook(self, state: object, hook: Callable[[object, Any], torch.futures.Future[Tensor]]) -> None:
         """Let `hook(state, bucket) -> Future[Tensor]` reduce every bucket, division included.
 
-        The bucket has the methods of `torch.distributed.GradBucket` (buffer, set_buffer, index, gradients, parameters, is_last).
+        The bucket has the methods of `torch.distributed.GradBucket` (buffer, set_buffer, index, gradients, parameters,
+        is_last).
         """
         if not callable(hook):
             raise TypeError("Communication hook must be callable.")
         if self._comm_hook is not None:
             raise StateError(
-                "a communication hook is registered already: register_comm_hook or register_builtin_comm_hook can only be called once.",
-                rule="one hook per wrapper", fix="compose the hooks in one function",
-            )  # fmt: skip
+                "register_comm_hook or register_builtin_comm_hook can only be called once.",
+                rule="one hook per wrapper",
+                fix="compose the hooks in one function",
+            )
         self._comm_hook = (state, hook)
         self._engine.set_reducer(CommHook(hook, state))
 
@@ -266,7 +279,7 @@ class DistributedDataParallel(Module, Joinable):
 
     @property
     def broadcast_buffers(self) -> bool:
-        """torch's older name of `forward_sync_buffers`."""
+        """The older name of `forward_sync_buffers`."""
         return self.forward_sync_buffers
 
     def close(self) -> None:

@@ -29,7 +29,9 @@ def refuse(delay_all_reduce_named_params: Any, param_to_hook_all_reduce: Any, mi
             raise ConfigError(
                 f"{name}={value!r}",
                 rule=f"this drop-in does not support {name}",
-                fix="use reduce_dtype= and torch.autocast" if name == "mixed_precision" else "use strategy= to choose what travels when",
+                fix="use reduce_dtype= and torch.autocast"
+                if name == "mixed_precision"
+                else "use strategy= to choose what travels when",
             )
 
 
@@ -37,11 +39,15 @@ def resolve_group(process_group: Any, device_mesh: Any) -> tuple[Any, Any]:
     """The process group of the wrapper, from a group, a one-dimensional mesh or the default."""
     if process_group is not None and device_mesh is not None:
         raise StateError(
-            "Cannot specify both process_group and device_mesh arguments.", rule="the ranks are given once", fix="drop one of the two"
+            "Cannot specify both process_group and device_mesh arguments.",
+            rule="the ranks are given once",
+            fix="drop one of the two",
         )
     if device_mesh is not None:
         if device_mesh.ndim != 1:
-            raise StateError(f"Only 1D device mesh is supported, but got {device_mesh}.", rule="one axis", fix="pass mesh['data']")
+            raise StateError(
+                f"Only 1D device mesh is supported, but got {device_mesh}.", rule="one axis", fix="pass mesh['data']"
+            )
         return device_mesh.get_group(mesh_dim=0), device_mesh
     if process_group is not None:
         return process_group, None
@@ -55,8 +61,9 @@ def check_default_group(process_group: Any) -> None:
     if process_group is not dist.group.WORLD:
         raise StateError(
             "DDP Pickling/Unpickling are only supported when using DDP with the default process group.",
-            rule="a pickled wrapper is rebuilt on the default group", fix="save module.state_dict() instead",
-        )  # fmt: skip
+            rule="a pickled wrapper is rebuilt on the default group",
+            fix="save module.state_dict() instead",
+        )
 
 
 def check_module(module: Module, ignore: set[str]) -> list[torch.nn.Parameter]:
@@ -65,13 +72,15 @@ def check_module(module: Module, ignore: set[str]) -> list[torch.nn.Parameter]:
     if not any(param.requires_grad for param in params):
         raise StateError(
             "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient.",
-            rule="something is trained", fix="use the module itself",
-        )  # fmt: skip
+            rule="something is trained",
+            fix="use the module itself",
+        )
     if any(isinstance(param, torch.nn.parameter.UninitializedParameter) for param in params):
         raise StateError(
             "Modules with uninitialized parameters can't be used with `DistributedDataParallel`.",
-            rule="every parameter has a shape", fix="run a dummy forward pass to correctly initialize the modules",
-        )  # fmt: skip
+            rule="every parameter has a shape",
+            fix="run a dummy forward pass to correctly initialize the modules",
+        )
     return params
 
 
@@ -82,18 +91,23 @@ def check_devices(
     devices = {param.device for param in params}
     kinds = {device.type for device in devices}
     if len(kinds) != 1:
-        raise ConfigError(f"parameters lie on {sorted(kinds)}", rule="one type of device", fix="move the module to one type of device")
+        raise ConfigError(
+            f"parameters lie on {sorted(kinds)}", rule="one type of device", fix="move the module to one type of device"
+        )
     if device_ids is not None and len(device_ids) > 1:
         raise ConfigError(
-            f"device_ids={device_ids}", rule="device_ids can only be None or contain a single element", fix="one process per device"
+            f"device_ids={device_ids}",
+            rule="device_ids can only be None or contain a single element",
+            fix="one process per device",
         )
     device = params[0].device
     if not device_ids or device.type == "cpu" or len(devices) > 1:
         if device_ids or output_device:
             raise ConfigError(
                 f"device_ids={device_ids}, output_device={output_device} with parameters on {sorted(map(str, devices))}",
-                rule="device_ids and output_device are for modules on one accelerator", fix="leave both out",
-            )  # fmt: skip
+                rule="device_ids and output_device are for modules on one accelerator",
+                fix="leave both out",
+            )
         return None, None, device
     index = torch.device(device_ids[0]).index if not isinstance(device_ids[0], int) else device_ids[0]
     return [index], index if output_device is None else output_device, device
@@ -116,9 +130,15 @@ def caps_bytes(cap_mb: float | None, caps_mb: Sequence[float] | None) -> tuple[i
 
 def strategy(given: Any, cap_mb: float | None, caps_mb: Sequence[float] | None) -> Any:
     """The split that the arguments ask for; None leaves it to the registry and the default."""
-    chosen = [name for name, value in (("strategy", given), ("bucket_cap_mb", cap_mb), ("bucket_cap_mb_list", caps_mb)) if value is not None]
+    chosen = [
+        name
+        for name, value in (("strategy", given), ("bucket_cap_mb", cap_mb), ("bucket_cap_mb_list", caps_mb))
+        if value is not None
+    ]
     if len(chosen) > 1:
-        raise ConfigError(f"{' and '.join(chosen)} are given", rule="the split is given in one way", fix=f"keep only {chosen[0]}")
+        raise ConfigError(
+            f"{' and '.join(chosen)} are given", rule="the split is given in one way", fix=f"keep only {chosen[0]}"
+        )
     if caps_mb is not None:
         return SplitStrategy.caps_mib(list(caps_mb))
     return given if cap_mb is None else SplitStrategy.caps_mib(cap_mb)
@@ -128,4 +148,6 @@ def to_device(inputs: Any, kwargs: Any, device_ids: list[int] | None, device: to
     """Inputs on the module's device, when device_ids was given."""
     if not device_ids:
         return inputs, kwargs
-    return tree_map(lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf, (inputs, kwargs))
+    return tree_map(
+        lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf, (inputs, kwargs)
+    )

@@ -53,7 +53,11 @@ class DDPLogger:
             return
         figures = _figures(analyse_iteration(iteration))
         self._samples.append(figures)
-        averages = {f"avg_{key}": int(fmean(sample[key] for sample in self._samples)) for key in figures if not key.endswith(("start", "end"))}
+        averages = {
+            f"avg_{key}": int(fmean(sample[key] for sample in self._samples))
+            for key in figures
+            if not key.endswith(("start", "end"))
+        }
         self._runtime = {"iteration": step, **figures, **averages}
 
     def data(self) -> dict[str, Any]:
@@ -61,7 +65,7 @@ class DDPLogger:
         ddp = self._ddp()
         assert ddp is not None
         error = {} if self._error is None else {"has_error": 1, "error": self._error}
-        return {**_construction(ddp), **_buckets(ddp), **_environment(ddp), **self._runtime, **error}
+        return {"iteration": 0, **_construction(ddp), **_buckets(ddp), **_environment(ddp), **self._runtime, **error}
 
 
 def _figures(report: IterationReport) -> dict[str, int]:
@@ -110,7 +114,11 @@ def _construction(ddp: DistributedDataParallel) -> dict[str, Any]:
 def _buckets(ddp: DistributedDataParallel) -> dict[str, Any]:
     engine = ddp._engine
     sizes = ", ".join(str(segment.size_bytes) for segment in engine.segments)
-    data: dict[str, Any] = {"bucket_sizes": sizes, "has_rebuilt_buckets": int(engine.layout is not None), "unused_parameter_size": 0}
+    data: dict[str, Any] = {
+        "bucket_sizes": sizes,
+        "has_rebuilt_buckets": int(engine.layout is not None),
+        "unused_parameter_size": 0,
+    }
     if engine.layout is not None:
         order = [str(slot.pid) for slot in engine.layout.order]
         per_bucket = [" ".join(order[s.first : s.last + 1]) for s in engine.segments]

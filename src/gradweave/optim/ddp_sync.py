@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def module_buffers(ddp: DistributedDataParallel) -> dict[str, Tensor]:
     """The buffers that are kept equal."""
     return {
-        name: buffer for name, buffer in ddp.module.named_buffers() if name not in ddp.parameters_to_ignore and buffer is not None
+        name: buffer
+        for name, buffer in ddp.module.named_buffers()
+        if name not in ddp.parameters_to_ignore and buffer is not None
     }
 
 

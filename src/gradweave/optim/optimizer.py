@@ -1,10 +1,11 @@
 """The distributed optimizer: wraps any torch optimizer so that its gradients are averaged over ranks while backward runs.
 
-    g <- mean over ranks (and micro-batches) of the local gradients, segment by segment, behind backward;   then the wrapped step
+    g <- mean over ranks (and micro-batches) of the local gradients, segment by segment, behind backward;   then the wrapped
+    step
 
-The wrapper *is* a `torch.optim.Optimizer` and shares the wrapped one's state, so schedulers, GradScaler, hooks, `state_dict` and
-pickle behave as they do without it. Cost per rank and step on a ring: 2(p-1)/p times the bytes of the gradients.
-Cannot be combined with DistributedDataParallel on the same parameters: both would reduce them.
+The wrapper *is* a `torch.optim.Optimizer` and shares the wrapped one's state, so schedulers, GradScaler, hooks, `state_dict`
+and pickle behave as they do without it. Cost per rank and step on a ring: 2(p-1)/p times the bytes of the gradients. Cannot
+be combined with DistributedDataParallel on the same parameters: both would reduce them.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Args:
         optimizer: any `torch.optim.Optimizer`; it is wrapped, not copied.
         model_or_named_parameters: the model (best: its forward is then seen in traces), or pairs of name and parameter.
-        strategy: which gradients travel together: a `SplitStrategy`, a list of last indices, the path of a plan file, the names "default",
-            "hccl_default", "single", "per_gradient"; None takes what `set_split_strategy_*` says for the group, else the default.
+        strategy: which gradients travel together: a `SplitStrategy`, a list of last indices, the path of a plan file, one of
+            "default", "hccl_default", "single", "per_gradient"; None takes what `set_split_strategy_*` says for the group,
+            else the default.
         group: the ranks: a name, a torch ProcessGroup, a DeviceMesh of one axis.
         op: "average" or "sum".
         overlap: True reduces behind backward, False after it.
         accumulate: number of backward passes per step; their gradients are averaged, and travel once.
         reduce_dtype: dtype in which gradients are summed. None: float32 for half precision gradients, their own otherwise.
-        weight: a function that returns the weight of this rank's micro-batch (its number of tokens); the result is the weighted mean.
+        weight: a function that returns the weight of this rank's micro-batch (its number of tokens); the result is the
+            weighted mean.
         broadcast_parameters: send rank 0's parameters (and the model's buffers) to all ranks at construction.
         timeout: seconds after which a reduction that does not finish is an error; None takes the group's.
         record: keep the events of the last iterations for reports.
@@ -96,6 +99,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             label=label or next_label("optimizer"),
         )
         source = model_or_named_parameters
+        if isinstance(source, torch.nn.parallel.DistributedDataParallel):
+            raise ConfigError(
+                "the model is wrapped in torch's DistributedDataParallel, which reduces its gradients already",
+                rule="one wrapper reduces a parameter",
+                fix="pass model.module, and train it without DistributedDataParallel",
+            )
         self._model = source if isinstance(source, torch.nn.Module) else None
         self._named = naming.named_parameters_of(source)
         self._attach(broadcast_parameters)
@@ -118,8 +127,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The wrapped optimizer's groups. Between backward and step, reading them finishes the reductions first: this is how
-        GradScaler, which reads gradients through them, sees whole gradients."""
+        """The wrapped optimizer's groups.
+
+        Between backward and step, reading them finishes the reductions first: this is how GradScaler, which reads gradients
+        through them, sees whole gradients.
+        """
         if self._engine is not None and self._engine.in_flight:
             self.synchronize()
         return self._wrapped.param_groups
@@ -159,7 +171,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Finish the reductions, then step the wrapped optimizer.
 
         Args:
-            closure: as in torch; it may be called several times (LBFGS). Each time its gradients are reduced and its loss is averaged
+            closure: as in torch; it may be called several times (LBFGS). Each time its gradients are reduced and its loss is
+                averaged
                 over ranks, so that every rank takes the same decisions.
         """
         engine = self._live_engine()
@@ -197,8 +210,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._wrapped.zero_grad(set_to_none=set_to_none)
 
     def synchronize(self) -> None:
-        """Finish the reductions now, so that gradients can be unscaled, clipped or read; the `step()` that follows does not
-        reduce again. Idempotent."""
+        """Finish the reductions now, so that gradients can be unscaled, clipped or read.
+
+        The `step()` that follows does not reduce again. Idempotent.
+        """
         self._note_partial()
         self._live_engine().finish()
 
@@ -212,9 +227,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         engine = self._live_engine()
         if engine.options.accumulate > 1:
             raise ConfigError(
-                f"no_sync() with accumulate={engine.options.accumulate}", rule="micro-batches are counted in one way only",
+                f"no_sync() with accumulate={engine.options.accumulate}",
+                rule="micro-batches are counted in one way only",
                 fix="drop one of the two",
-            )  # fmt: skip
+            )
         before, engine.sync_enabled = engine.sync_enabled, False
         try:
             yield
@@ -252,8 +268,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._wrapped
 
     def refresh(self) -> None:
-        """Look at the parameters anew, on all ranks together: after freezing, unfreezing, adding or removing some, or after the graph
-        has changed. The order of gradients is observed again in the next step."""
+        """Look at the parameters anew, on all ranks together.
+
+        For use after freezing, unfreezing, adding or removing some, or after the graph has changed. The order of gradients is
+        observed again in the next step.
+        """
         self._live_engine().drop()
         self.close()
         known = {id(param) for _, param in self._named}
@@ -277,8 +296,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._engine is None:
             raise StateError(
                 "this DistributedOptimizer is closed, or was unpickled where its group does not exist",
-                rule="it needs its process group", fix="call gw.init() and refresh(), or wrap the optimizer again",
-            )  # fmt: skip
+                rule="it needs its process group",
+                fix="call gw.init() and refresh(), or wrap the optimizer again",
+            )
         return self._engine
 
     def _note_partial(self) -> None:
@@ -289,8 +309,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
             logging.getLogger("gradweave.sync").warning(
                 "%s: step() after %d of %d backward passes; the gradients are averaged over %d",
-                engine.options.label, engine.micro, wanted, engine.micro,
-            )  # fmt: skip
+                engine.options.label,
+                engine.micro,
+                wanted,
+                engine.micro,
+            )
             self._said_partial = True
 
     def _check_parameters(self) -> None:
@@ -299,11 +322,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         thawed = [name for name, param in table.frozen if param.requires_grad]
         strangers = [p for p in naming.optimizer_parameters(self._wrapped) if id(p) not in table.known]
         if thawed or strangers:
-            what = f"{thawed[:3]} were frozen when wrapped and train now" if thawed else f"{len(strangers)} parameters were added"
+            what = (
+                f"{thawed[:3]} were frozen when wrapped and train now" if thawed else f"{len(strangers)} parameters were added"
+            )
             raise StateError(
-                f"parameters {what}", rule="the set of trained parameters is fixed when the optimizer is wrapped",
+                f"parameters {what}",
+                rule="the set of trained parameters is fixed when the optimizer is wrapped",
                 fix="call optimizer.refresh() on all ranks after the change (or optimizer.add_param_group to add some)",
-            )  # fmt: skip
+            )
 
     # -- copies ------------------------------------------------------------------------------------------------------------
 
@@ -330,9 +356,10 @@ def _check_wrapped(optimizer: object) -> None:
         raise ConfigError("the optimizer is distributed already", rule="wrap once", fix="pass the plain torch optimizer")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(
-            f"{type(optimizer).__name__} is not an optimizer", rule="the first argument is a torch.optim.Optimizer",
+            f"{type(optimizer).__name__} is not an optimizer",
+            rule="the first argument is a torch.optim.Optimizer",
             fix="DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)",
-        )  # fmt: skip
+        )
 
 
 def _watch_forward(model: torch.nn.Module, engine: Engine) -> list[Any]:

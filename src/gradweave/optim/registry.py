@@ -1,7 +1,7 @@
 """Which wrapper reduces which parameter: two wrappers on one parameter would reduce it twice.
 
-The entry lies in the metadata of the parameter's gradient accumulator, which the engine keeps alive as long as it hangs on it: it is
-neither copied nor pickled with the parameter.
+The entry lies in the metadata of the parameter's gradient accumulator, which the engine keeps alive as long as it hangs on
+it: it is neither copied nor pickled with the parameter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The contract between the engine and a reduction.
 
-A `Reducer` is a pair in the sense of Optax: `init(message) -> state` once per plan and `start(message, state, divisor) -> Pending`
-once per iteration; `Pending.wait()` leaves the reduced gradients in `message.flat`. Reducers compose by wrapping.
+A `Reducer` is a pair in the sense of Optax: `init(message) -> state` once per plan and `start(message, state, divisor) ->
+Pending` once per iteration; `Pending.wait()` leaves the reduced gradients in `message.flat`. Reducers compose by wrapping.
 The engine knows nothing of algorithms, a reducer nothing of autograd.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch.distributed import ProcessGroup
 
 from gradweave.model import Segment
 
-Divisor = float | int | Tensor
+Divisor: TypeAlias = float | int | Tensor
 
 
 @dataclass(slots=True)

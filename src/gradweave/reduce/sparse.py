@@ -1,6 +1,7 @@
 """Sparse gradients: all-gather of indices and values, summed in rank order.
 
-    sizes <- all-gather(nnz);  indices, values <- all-gather(padded to the largest);  gradient <- coalesce(concatenation) / divisor
+    sizes <- all-gather(nnz);  indices, values <- all-gather(padded to the largest);  gradient <- coalesce(concatenation) /
+    divisor
 
 Works on every backend (NCCL has no sparse all-reduce) and gives the same bits on all ranks.
 Cost: received per rank (p-1) max(nnz) (8 d + value bytes); blocking, after the dense messages have been launched.

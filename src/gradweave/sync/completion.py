@@ -1,8 +1,8 @@
 """The end of a window: everything that has not been sent is sent, results are awaited and put in place.
 
-    never generated here, .grad None     zeros in the message; the others' sum becomes `.grad`, unless nobody had one
-    never generated here, .grad left     it counts as this rank's share of an earlier, common result
-    generated                            its slot, divided if that has not happened yet
+never generated here, .grad None     zeros in the message; the others' sum becomes `.grad`, unless nobody had one
+never generated here, .grad left     it counts as this rank's share of an earlier, common result
+generated                            its slot, divided if that has not happened yet
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gradweave.errors import StateError
 from gradweave.reduce.sparse import empty_like_sparse, reduce_sparse
+from gradweave.sync.division import divisor_for
 from gradweave.sync.table import Slot
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _prepare(engine: Engine, slot: Slot) -> None:
         if gradient is not None and gradient.data_ptr() != slot.ptr:
             adopt(engine, slot, gradient)
         if not slot.divided and engine.reducer.predivided and engine.divisor != 1:
-            view.div_(engine.divisor_on(view))
+            view.div_(divisor_for(engine.divisor, view))
             slot.divided = True
 
 

@@ -3,8 +3,9 @@
     window = the backward passes between two steps
     first window       nothing is sent; the order, the number of backwards and of firings are observed
     its end            ranks agree on what they saw (rank 0's order counts); flat buffers are laid out; everything is sent
-    later windows      a gradient is divided while it is copied into its slot; a complete segment is sent in order, from the hook
-    end of a window    what never came is sent as zeros, results are awaited in order, parameters unused everywhere are restored
+    later windows      a gradient is divided while it is copied into its slot; a complete segment is sent in order, from the
+    hook end of a window    what never came is sent as zeros, results are awaited in order, parameters unused everywhere are
+    restored
 
 Cost: two Python calls per gradient (about 5 us), one collective per segment and dtype, none besides.
 """
@@ -12,8 +13,6 @@ Cost: two Python calls per gradient (about 5 us), one collective per segment and
 from __future__ import annotations
 
 import enum
-import functools
-import time
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradweave.errors import MismatchError, StateError
+from gradweave.errors import CollectiveError, StateError
 from gradweave.model import Segment
 from gradweave.reduce import Cast, Dense, Reducer
 from gradweave.split.strategy import SplitStrategy
@@ -32,7 +31,7 @@ from gradweave.sync.hooks import Hooks
 from gradweave.sync.layout import Layout
 from gradweave.sync.options import EngineOptions
 from gradweave.sync.plan import PlanSource
-from gradweave.sync.table import ParameterTable, Slot
+from gradweave.sync.table import ParameterTable
 from gradweave.sync.watch import Watch
 from gradweave.trace.recorder import Recorder
 from gradweave.world import communicators
@@ -93,8 +92,9 @@ class Engine:
         self.broken: Exception | None = None
         self.live_size: int | None = None
         self.incomplete: list[str] = []
-        self._launching = self._dividing = self._syncing = False
-        self.weight_sum, self.weight_now, self.total_weight = 0.0, 1.0, None
+        self.launching = self.dividing = self._syncing = False
+        self.weight_sum, self.weight_now = 0.0, 1.0
+        self.total_weight: float | None = None
         self.sequence = 0
         self.tracker = BackwardTracker(self._backward_started, self._backward_ended)
         self.hooks = Hooks(self)
@@ -104,7 +104,8 @@ class Engine:
     def _terms(self) -> list[str]:
         """What all ranks must have in common."""
         o = self.options
-        terms = f"op={o.op} overlap={o.overlap} accumulate={o.accumulate} reduce_dtype={o.reduce_dtype} weighted={o.weight is not None}"
+        terms = f"op={o.op} overlap={o.overlap} accumulate={o.accumulate} reduce_dtype={o.reduce_dtype}"
+        terms += f" weighted={o.weight is not None}"
         return [*self.table.fingerprint(), terms, f"strategy {self.plan.strategy.describe()} {self.plan.strategy.digest}"]
 
     def _default_reducer(self) -> Reducer:
@@ -115,9 +116,14 @@ class Engine:
 
     def _make_recorder(self, infos: Any) -> Recorder:
         recorder = Recorder(
-            rank=self.group.ranks[self.rank], world_size=self.group.size, group=self.group.name, backend=self.group.backend,
-            label=self.options.label, enabled=self.options.record, meta={"torch": torch.__version__},
-        )  # fmt: skip
+            rank=self.group.ranks[self.rank],
+            world_size=self.group.size,
+            group=self.group.name,
+            backend=self.group.backend,
+            label=self.options.label,
+            enabled=self.options.record,
+            meta={"torch": torch.__version__},
+        )
         recorder.set_gradients(infos)
         return recorder
 
@@ -170,15 +176,18 @@ class Engine:
             return
         if in_backward() and not self.options.finish_in_backward:
             raise StateError(
-                f"{self.options.label}: synchronize() was called inside backward", rule="gradients are complete when backward ends",
-                fix="call it after loss.backward()", rank=self.group.ranks[self.rank], step=self.step,
-            )  # fmt: skip
+                f"{self.options.label}: synchronize() was called inside backward",
+                rule="gradients are complete when backward ends",
+                fix="call it after loss.backward()",
+                rank=self.group.ranks[self.rank],
+                step=self.step,
+            )
         self._close_backward()
         if self.state is State.IDLE:
             self._open()
         try:
             self._reduce(keep=True)
-        except Exception as error:
+        except (CollectiveError, StateError) as error:
             self.broken = error
             raise
 
@@ -196,7 +205,7 @@ class Engine:
         if self.state is not State.OPEN or in_backward():
             return
         self.tracker.abandon()
-        if self.launcher is not None and self.launcher.started:
+        if self._sent:
             self._reduce(keep=False)
         self.state = State.IDLE
 
@@ -227,15 +236,24 @@ class Engine:
     def _usable(self) -> None:
         if self.broken is not None:
             raise StateError(
-                f"{self.options.label} cannot go on after: {self.broken}", rule="a failed reduction leaves ranks with different gradients",
+                f"{self.options.label} cannot go on after: {self.broken}",
+                rule="a failed reduction leaves ranks with different gradients",
                 fix="restart the job from the last checkpoint",
-            ) from self.broken  # fmt: skip
+            ) from self.broken
+
+    @property
+    def _sent(self) -> bool:
+        """Whether this window may have been sent already, here or on another rank where more gradients were ready."""
+        if self.layout is None or self.launcher is None or not self.options.overlap:
+            return False
+        return self.launcher.started or self.micro >= self.backwards
 
     def _open(self) -> None:
         self.state, self.micro, self.unsynced, self.sequence = State.OPEN, 0, 0, 0
         self.weight_sum, self.total_weight = 0.0, None
         for slot in self.table.slots:
             slot.reset()
+        self.hooks.stay_last(self.table.slots)
         if self.layout is not None and self.launcher is not None:
             if self.layout.held_elsewhere():
                 self.layout.fresh_memory()
@@ -243,14 +261,14 @@ class Engine:
 
     def _backward_started(self) -> None:
         self._usable()
-        if self.state is State.OPEN and self.launcher is not None and self.launcher.started:
+        if self.state is State.OPEN and self._sent:
             self._reduce(keep=any(slot.used and slot.param.grad is not None for slot in self.table.slots))
             self.state = State.REDUCED
         if self.state is not State.OPEN:
             self._open()
         self._syncing = self.sync_enabled
         last = self._syncing and self.micro + 1 >= self.backwards and self.layout is not None
-        self._dividing, self._launching = last, last and self.options.overlap
+        self.dividing, self.launching = last, last and self.options.overlap
         for slot in self.table.slots:
             slot.fires = 0
         if self.options.weight is not None:
@@ -262,7 +280,7 @@ class Engine:
             self.micro += 1
         else:
             self.unsynced += 1
-        self._dividing = self._launching = False
+        self.dividing = self.launching = False
         if self.options.finish_in_backward and self._syncing:
             self.finish()
 
@@ -273,15 +291,20 @@ class Engine:
         if self.tracker.blind and self.options.accumulate > 1:
             raise StateError(
                 f"{self.options.label}: every gradient came from re-entrant checkpointing, so micro-batches cannot be counted",
-                rule="accumulate= needs to see where a backward ends", fix="pass the model instead of named parameters, or use_reentrant=False",
-            )  # fmt: skip
+                rule="accumulate= needs to see where a backward ends",
+                fix="pass the model instead of named parameters, or use_reentrant=False",
+            )
         self.tracker.abandon()
         if self._syncing:
             self.micro += 1
-        self._dividing = self._launching = False
+        self.dividing = self.launching = False
 
     def _reduce(self, keep: bool) -> None:
-        """Send the rest, wait for all, put results in place. `keep`: parameters that got no gradient here receive the others'."""
+        """Send the rest, wait for all, put results in place.
+
+        Args:
+            keep: parameters that got no gradient here receive the others'.
+        """
         if self.options.weight is not None and self.total_weight is None:
             settle.agree_weight(self)
         if self.layout is None:
@@ -291,94 +314,3 @@ class Engine:
         self.state = State.REDUCED
         if completion.change_is_pending(self):
             settle.change_plan(self)
-
-    # -- hooks (hot path) ----------------------------------------------------------------------------------------------------
-
-    def before_accumulate(self, slot: Slot, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
-        """Before `.grad` is touched: put the gradient into its slot, divided, and hand a view of the slot on."""
-        if self.tracker.task != current_task():
-            self.tracker.see()
-        gradient = gradients[0]
-        if slot.launched:
-            raise self._late(slot)
-        if gradient is None or self.layout is None or torch.is_grad_enabled():
-            return self._weighted(gradient)
-        view, param = slot.view, slot.param
-        if view is None or gradient.layout is not torch.strided or gradient.dtype != slot.dtype:
-            return self._weighted(gradient)
-        if param.grad is not None:
-            return self._into_existing(slot, gradient)
-        if self.options.weight is not None:
-            torch.mul(gradient, self.weight_now, out=view)
-        elif self._dividing and self.reducer.predivided and slot.fires + 1 >= slot.expected and self.divisor != 1:
-            torch.div(gradient, self.divisor_on(view), out=view)
-            slot.divided = True
-        else:
-            view.copy_(gradient)
-        return (view.detach(),)
-
-    def _into_existing(self, slot: Slot, gradient: Tensor) -> tuple[Tensor] | None:
-        if slot.divided:
-            return (gradient * (self.weight_now / self.divisor),) if self.options.weight else (gradient / self.divisor,)
-        if not slot.used and slot.param.grad is not None:
-            carry = self._carry()
-            if carry != 1:
-                slot.param.grad.mul_(carry)
-        return self._weighted(gradient)  # type: ignore[return-value]
-
-    def _carry(self) -> float:
-        """Factor for gradients left over from an earlier, already reduced window, so that the new mean leaves them as they are."""
-        if self.options.weight is not None or self.layout is None:
-            return 1
-        ranks = self.group.size if self.options.op == "average" else 1
-        return ranks * self.options.accumulate / self.group.size
-
-    def _weighted(self, gradient: Tensor | None) -> tuple[Tensor] | None:
-        return (gradient * self.weight_now,) if self.options.weight is not None and gradient is not None else None
-
-    def after_accumulate(self, slot: Slot, param: torch.nn.Parameter) -> None:
-        """`.grad` holds the gradient: mark it ready and send its segment when it is complete and next in order."""
-        gradient = param.grad
-        slot.fires += 1
-        slot.used = True
-        if self.recorder.enabled:
-            self.recorder.ready[slot.pos if slot.pos >= 0 else slot.pid] = time.perf_counter()
-        if self.layout is None or gradient is None:
-            self.sequence += 1
-            slot.sequence = self.sequence
-            return
-        if gradient.data_ptr() != slot.ptr or slot.sparse:
-            completion.adopt(self, slot, gradient)
-        if not self._dividing or slot.fires < slot.expected or slot.ready:
-            return
-        if not slot.divided and not slot.sparse and slot.view is not None and self.reducer.predivided:
-            slot.view.div_(self.divisor_on(slot.view))
-            slot.divided = True
-        self._mark_ready(slot)
-
-    def _mark_ready(self, slot: Slot) -> None:
-        launcher = self.launcher
-        if not self._launching or launcher is None:
-            return
-        slot.ready = True
-        launcher.missing[slot.bucket] -= 1
-        while launcher.next < len(launcher.missing) and launcher.missing[launcher.next] == 0:
-            completion.send_next(self)
-
-    def divisor_on(self, tensor: Tensor) -> Any:
-        """The divisor as torch needs it for a true division: CUDA replaces division by a number with a reciprocal."""
-        return self.divisor if tensor.device.type == "cpu" else _device_scalar(self.divisor, tensor.device)
-
-    def _late(self, slot: Slot) -> MismatchError | StateError:
-        return StateError(
-            f"{self.options.label}: gradient {slot.pos} ({slot.name}) was generated again after its segment had been sent",
-            rule=f"in the first step it was generated {slot.expected} time(s) in one backward, and a segment is sent when all have come",
-            fix="call gw's refresh() after the graph has changed, or use checkpoint(use_reentrant=False)",
-            rank=self.group.ranks[self.rank],
-            step=self.step,
-        )
-
-
-@functools.lru_cache(maxsize=64)
-def _device_scalar(value: float, device: torch.device) -> Tensor:
-    return torch.tensor(float(value), device=device)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from gradweave.model import Segment
 from gradweave.reduce import Message, Pending
 from gradweave.sync.watch import Watch
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 class Flight:
     """One message under way."""
 
-    __slots__ = ("_ended", "message", "pending", "start_event")
+    __slots__ = ("_ended", "message", "pending")
 
     def __init__(self, message: Message, pending: Pending, recorder: Recorder, token: Any) -> None:
         self.message, self.pending = message, pending
@@ -78,7 +77,10 @@ class Launcher:
         for message, state in zip(layout.buckets[nth], layout.states[nth], strict=True):
             dtype = str(layout.reducer.wire_dtype(message.flat.dtype)).removeprefix("torch.")
             token = self._recorder.launched(segment, message.gradients.numel() * message.flat.element_size(), dtype)
-            pending = layout.reducer.start(message, state, divisor)
+            try:
+                pending = layout.reducer.start(message, state, divisor)
+            except RuntimeError as error:
+                raise self._watch.failure(_describe(segment), str(error)) from error
             self._flights.append(Flight(message, pending, self._recorder, token))
         if self.all_started:
             self._tail = layout.start_tail()
@@ -91,9 +93,7 @@ class Launcher:
     def wait_all(self) -> None:
         """Finish all messages in order; CollectiveError when one fails or does not end in time."""
         for flight in self._flights:
-            segment = flight.message.segment
-            what = f"all_reduce of segment {segment.index} (gradients {segment.first}..{segment.last}, {segment.size_bytes} bytes)"
-            self._watch.wait(flight.ended, flight.pending.wait, what)
+            self._watch.wait(flight.ended, flight.pending.wait, _describe(flight.message.segment))
         if self._tail is not None:
             tail, done = self._tail, threading.Event()
             tail.on_done(done.set)
@@ -101,8 +101,5 @@ class Launcher:
         self._flights, self._tail = [], None
 
 
-def device_streams_join(devices: set[torch.device]) -> None:
-    """Order the current stream of each GPU behind its default stream, where gradients of other streams were accumulated."""
-    for device in devices:
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).wait_stream(torch.cuda.default_stream(device))
+def _describe(segment: Segment) -> str:
+    return f"all_reduce of segment {segment.index} (gradients {segment.first}..{segment.last}, {segment.size_bytes} bytes)"

@@ -100,9 +100,16 @@ class Layout:
         if rides:
             self.tail = arena.tail
         return Message(
-            segment=segment, index=index, flat=flat, tail_elems=self.tail_elems if rides else 0, group=self.group, size=self.size,
-            is_last=False, parameters=[slot.param for slot in slots], views=[s.view for s in slots if s.view is not None],
-        )  # fmt: skip
+            segment=segment,
+            index=index,
+            flat=flat,
+            tail_elems=self.tail_elems if rides else 0,
+            group=self.group,
+            size=self.size,
+            is_last=False,
+            parameters=[slot.param for slot in slots],
+            views=[s.view for s in slots if s.view is not None],
+        )
 
     def _rides(self, segment: Segment, key: Key) -> bool:
         return self.reducer.carries_tail and segment.index == len(self.segments) - 1 and key == self._last_key
@@ -116,9 +123,14 @@ class Layout:
             device = self.order[0].param.device
             self.tail = torch.zeros(self.tail_elems, dtype=torch.float32, device=device)
             self.tail_message = Message(
-                segment=self.segments[-1], index=count, flat=self.tail, tail_elems=self.tail_elems, group=self.group, size=self.size,
+                segment=self.segments[-1],
+                index=count,
+                flat=self.tail,
+                tail_elems=self.tail_elems,
+                group=self.group,
+                size=self.size,
                 is_last=not last,
-            )  # fmt: skip
+            )
 
     def start_tail(self) -> Any:
         """Send the flags on their own; None when they rode along."""

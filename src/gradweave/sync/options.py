@@ -24,7 +24,8 @@ class EngineOptions:
         accumulate: number of `backward()` calls per step, averaged. 1 means: observe it in the first step and do not average.
         reduce_dtype: dtype of the reduction; None is float32 for half precision gradients and the gradient's own otherwise.
         finish_in_backward: finish every reduction before `backward()` returns (the behaviour of DDP).
-        weight: function that gives the weight of this rank's current micro-batch (its number of tokens, for example); the result is
+        weight: function that gives the weight of this rank's current micro-batch (its number of tokens, for example); the
+            result is
             then the weighted mean over ranks and micro-batches. Read once per backward.
         timeout_s: seconds after which a collective that did not finish is an error; None takes the group's.
         record: keep the events of the last iterations.
@@ -46,7 +47,9 @@ class EngineOptions:
             raise ConfigError(f"op={self.op!r}", rule=f"op is one of {', '.join(map(repr, OPS))}", fix='pass op="average"')
         if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:
             raise ConfigError(
-                f"accumulate={self.accumulate!r}", rule="accumulate is a whole number of micro-batches, at least 1", fix="pass 1 or more"
+                f"accumulate={self.accumulate!r}",
+                rule="accumulate is a whole number of micro-batches, at least 1",
+                fix="pass 1 or more",
             )
         if self.reduce_dtype is not None and not (
             isinstance(self.reduce_dtype, torch.dtype) and self.reduce_dtype.is_floating_point
@@ -70,5 +73,7 @@ def check_timeout(value: float | timedelta) -> float:
     """Seconds of a timeout given as seconds or timedelta; ConfigError unless it is finite and positive."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
-        raise ConfigError(f"timeout={value!r}", rule="a timeout is a positive, finite number of seconds", fix="pass for example 300")
+        raise ConfigError(
+            f"timeout={value!r}", rule="a timeout is a positive, finite number of seconds", fix="pass for example 300"
+        )
     return float(seconds)

@@ -2,8 +2,8 @@
 
     explicit strategy  >  registry (set_split_strategy_*)  >  default of the wrapper
 
-The registry counts versions; a version that differs from the one in force is a pending change, which the engine takes up between
-two iterations once all ranks report it.
+The registry counts versions; a version that differs from the one in force is a pending change, which the engine takes up
+between two iterations once all ranks report it.
 """
 
 from __future__ import annotations

@@ -100,7 +100,9 @@ def take_weight(engine: Engine, agree_now: bool) -> None:
     assert engine.options.weight is not None
     weight = float(engine.options.weight())
     if not math.isfinite(weight) or weight < 0:
-        raise ConfigError(f"weight() returned {weight}", rule="a weight is a finite number, 0 or more", fix="return the number of tokens")
+        raise ConfigError(
+            f"weight() returned {weight}", rule="a weight is a finite number, 0 or more", fix="return the number of tokens"
+        )
     engine.weight_now = weight
     engine.weight_sum += weight
     if agree_now:

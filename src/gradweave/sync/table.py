@@ -1,7 +1,7 @@
 """The parameters an engine serves, and what it knows of each.
 
-One `Slot` per parameter that requires a gradient; a parameter shared by several modules (tied weights) is one slot. Frozen parameters
-are remembered only to notice when they start to train.
+One `Slot` per parameter that requires a gradient; a parameter shared by several modules (tied weights) is one slot. Frozen
+parameters are remembered only to notice when they start to train.
 """
 
 from __future__ import annotations
@@ -87,15 +87,23 @@ class ParameterTable:
     @staticmethod
     def _check(name: str, param: object, names: set[str]) -> None:
         if not isinstance(param, Tensor):
-            raise ConfigError(f"{name!r} is a {type(param).__name__}", rule="parameters are tensors", fix="pass model.named_parameters()")
+            raise ConfigError(
+                f"{name!r} is a {type(param).__name__}", rule="parameters are tensors", fix="pass model.named_parameters()"
+            )
         if isinstance(param, torch.nn.parameter.UninitializedParameter):
             raise ConfigError(
-                f"parameter {name!r} is not initialised", rule="every parameter has a shape", fix="run one forward pass before wrapping"
+                f"parameter {name!r} is not initialised",
+                rule="every parameter has a shape",
+                fix="run one forward pass before wrapping",
             )
         if name in names:
-            raise ConfigError(f"two parameters are named {name!r}", rule="names are unique", fix="pass model.named_parameters()")
+            raise ConfigError(
+                f"two parameters are named {name!r}", rule="names are unique", fix="pass model.named_parameters()"
+            )
         if param.requires_grad and not param.is_leaf:
-            raise ConfigError(f"{name!r} is not a leaf tensor", rule="parameters are leaves", fix="pass the model's parameters themselves")
+            raise ConfigError(
+                f"{name!r} is not a leaf tensor", rule="parameters are leaves", fix="pass the model's parameters themselves"
+            )
 
     def fingerprint(self) -> list[str]:
         """One line per parameter, equal on all ranks that built the same model."""

@@ -1,8 +1,8 @@
 """Waiting with a name: who waits for what, and who did not come.
 
-A rank that waits longer than a second leaves a mark "step, place" in the rendezvous store. When a collective fails or runs out of
-time, each survivor leaves its mark, gives the others a moment to do the same, and reports the ranks whose mark is missing or older.
-A SIGTERM handler prints the pending collective, because torchrun ends the survivors as soon as one rank dies.
+A rank that waits longer than a second leaves a mark "step, place" in the rendezvous store. When a collective fails or runs out
+of time, each survivor leaves its mark, gives the others a moment to do the same, and reports the ranks whose mark is missing or
+older. A SIGTERM handler prints the pending collective, because torchrun ends the survivors as soon as one rank dies.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class Watch:
             who = "every rank arrived, but the connection between them broke"
         return CollectiveError(
             f"{what} failed in {self.label}: {who} (torch says: {cause.splitlines()[0] if cause else 'nothing'})",
-            rule=f"all {self.group.size} ranks of the group take the same number of steps, within {self.timeout_s:g} s of each other",
+            rule=f"all {self.group.size} ranks of the group take the same steps, within {self.timeout_s:g} s of each other",
             fix="look at the first error of the ranks that did not arrive; raise timeout= if they are only slow",
             rank=dist.get_rank() if dist.is_initialized() else None,
             group=self.group.name,
             step=self.step,
-        )  # fmt: skip
+        )
 
     def _key(self, rank: int) -> str:
         return f"gradweave/mark/{self.group.name}/{self.label}/{rank}"
@@ -130,8 +130,9 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
     """Say what this process was waiting for, then die as the signal asks."""
     for watch in list(_waiting):
         if watch.pending:
+            rank = dist.get_rank() if dist.is_initialized() else "?"
             print(
-                f"gradweave: terminated while rank {dist.get_rank() if dist.is_initialized() else '?'} waited for {watch.pending} "
+                f"gradweave: terminated while rank {rank} waited for {watch.pending} "
                 f"(group {watch.group.name}, {watch.label}, step {watch.step})",
                 file=sys.stderr,
                 flush=True,

@@ -1,0 +1,117 @@
+"""The hot path: what happens when autograd hands a gradient to its parameter.
+
+    before   .grad is None    gradient / divisor -> its slot, in one pass; a view of the slot becomes `.grad`, without a copy
+             .grad is there   torch adds in place; the sum is divided afterwards, in the last micro-batch
+    after    the slot is complete; when it completes the next segment in order, that segment is sent
+
+The hook before sits on the gradient accumulator and not on the tensor, so that `torch.autograd.grad` is left alone.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gradweave.errors import StateError
+from gradweave.sync import completion
+from gradweave.sync.backward import current_task
+from gradweave.sync.division import divisor_for
+from gradweave.sync.table import Slot
+
+if TYPE_CHECKING:
+    from gradweave.sync.engine import Engine
+
+Gradients = tuple[Tensor | None, ...]
+
+
+def before(engine: Engine, slot: Slot, gradients: Gradients) -> Gradients | None:
+    """Put the gradient into its slot, divided if this is the last micro-batch, and hand a view of the slot on.
+
+    Returns:
+        What takes the gradient's place; None leaves it as it is.
+    """
+    if engine.tracker.task != current_task():
+        engine.tracker.see()
+    if slot.launched:
+        raise _late(engine, slot)
+    gradient, view = gradients[0], slot.view
+    if gradient is None:
+        return None
+    foreign = view is None or gradient.layout is not torch.strided or gradient.dtype != slot.dtype
+    if view is None or foreign or torch.is_grad_enabled():
+        return _weighted(engine, gradient)
+    if slot.param.grad is not None:
+        return _into_existing(engine, slot, gradient)
+    if engine.options.weight is not None:
+        torch.mul(gradient, engine.weight_now, out=view)
+    elif engine.dividing and engine.reducer.predivided and slot.fires + 1 >= slot.expected and engine.divisor != 1:
+        torch.div(gradient, divisor_for(engine.divisor, view), out=view)
+        slot.divided = True
+    else:
+        view.copy_(gradient)
+    return (view.detach(),)
+
+
+def _into_existing(engine: Engine, slot: Slot, gradient: Tensor) -> Gradients | None:
+    """Torch will add to `.grad`: make the new part fit what is there."""
+    if slot.divided:
+        return (gradient * (engine.weight_now / engine.divisor) if engine.options.weight else gradient / engine.divisor,)
+    if not slot.used and slot.param.grad is not None and (carry := _carry(engine)) != 1:
+        slot.param.grad.mul_(carry)
+    return _weighted(engine, gradient)
+
+
+def _carry(engine: Engine) -> float:
+    """Factor for what an earlier, already reduced window left in `.grad`, so that the new mean leaves it as it was."""
+    if engine.options.weight is not None:
+        return 1
+    ranks = engine.group.size if engine.options.op == "average" else 1
+    return ranks * engine.options.accumulate / engine.group.size
+
+
+def _weighted(engine: Engine, gradient: Tensor) -> Gradients | None:
+    return None if engine.options.weight is None else (gradient * engine.weight_now,)
+
+
+def after(engine: Engine, slot: Slot, param: torch.nn.Parameter) -> None:
+    """`.grad` holds the gradient: mark it ready, and send its segment when it is complete and next in order."""
+    gradient = param.grad
+    slot.fires += 1
+    slot.used = True
+    if engine.recorder.enabled:
+        engine.recorder.ready[slot.pos if slot.pos >= 0 else slot.pid] = time.perf_counter()
+    if engine.layout is None or gradient is None:
+        engine.sequence += 1
+        slot.sequence = engine.sequence
+        return
+    if slot.sparse or gradient.data_ptr() != slot.ptr:
+        completion.adopt(engine, slot, gradient)
+    if not engine.dividing or slot.fires < slot.expected or slot.ready:
+        return
+    if not slot.divided and slot.view is not None and not slot.sparse and engine.reducer.predivided:
+        slot.view.div_(divisor_for(engine.divisor, slot.view))
+        slot.divided = True
+    _mark_ready(engine, slot)
+
+
+def _mark_ready(engine: Engine, slot: Slot) -> None:
+    launcher = engine.launcher
+    if not engine.launching or launcher is None:
+        return
+    slot.ready = True
+    launcher.missing[slot.bucket] -= 1
+    while launcher.next < len(launcher.missing) and launcher.missing[launcher.next] == 0:
+        completion.send_next(engine)
+
+
+def _late(engine: Engine, slot: Slot) -> StateError:
+    return StateError(
+        f"{engine.options.label}: gradient {slot.pos} ({slot.name}) was generated again after its segment had been sent",
+        rule=f"it was generated {slot.expected} time(s) a backward in the first step; a segment is sent when all have come",
+        fix="call refresh() after the graph has changed, or use checkpoint(use_reentrant=False)",
+        rank=engine.group.ranks[engine.rank],
+        step=engine.step,
+    )
