@@ -90,7 +90,7 @@ def test_the_terminal_prints_the_numbers_of_the_dictionary() -> None:
 
 def test_empty_and_silent_traces_print_something_sensible() -> None:
     assert "No iteration was recorded" in printed([])
-    assert "nothing to gain" in printed(synthetic.run(plans=(((), True),)))
+    assert "Nothing to gain" in printed(synthetic.run(plans=(((), True),)))
 
 
 # ---- Chrome trace and TensorBoard

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradweave.trace.scenario import Scenario, diagnose
+from gradweave.trace.scenario import Scenario, diagnose, silence
 from gradweave.trace.summary import PlanSummary, summarise
 from tests.trace import synthetic
 
@@ -74,8 +74,20 @@ def test_overlap_that_does_not_happen_is_noticed() -> None:
 
 def test_nothing_is_said_when_there_is_nothing_to_gain() -> None:
     summary, found = one((99, 135, 152, 159), **FAST)
-    assert found is None, summary.exposed_s
+    assert found is None and silence(summary).startswith("Nothing to gain")
     assert one((), **FAST)[1] is None, "no communication at all"
+
+
+def test_a_step_time_that_varies_more_than_is_exposed_tells_nothing() -> None:
+    summary, found = one((107, 159), jitter=3.0, **FAST)
+    assert found is None and silence(summary).startswith("Too noisy to tell")
+
+
+def test_waiting_for_a_late_rank_is_told_apart_from_transfer() -> None:
+    _, found = one((107, 159), late_rank=1, late_s=0.030, **FAST)
+    assert found is not None and "waiting for the last rank to come (most often rank 1)" in found.text
+    _, together = one((107, 159), **FAST)
+    assert together is not None and "waiting" not in together.text
 
 
 def test_a_bound_by_communication_is_called_so() -> None:

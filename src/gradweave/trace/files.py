@@ -94,9 +94,9 @@ def load_dir(path: str | Path) -> list[Trace]:
     Example:
         >>> import tempfile
         >>> from gradweave.model.events import Trace
-        >>> folder = tempfile.mkdtemp()
-        >>> _ = save_trace(Trace(0, 1, "world", "gloo", "demo", 0.0, (), ()), f"{folder}/{file_name(0, 'demo')}")
-        >>> [trace.label for trace in load_dir(folder)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = save_trace(Trace(0, 1, "world", "gloo", "demo", 0.0, (), ()), f"{folder}/{file_name(0, 'demo')}")
+        ...     [trace.label for trace in load_dir(folder)]
         ['demo']
     """
     folder = Path(path)

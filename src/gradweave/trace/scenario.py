@@ -12,6 +12,7 @@ Source: "Adjusting Gradient Splitting Strategy", generalised to any number of se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,7 @@ NOISE_SHARE = 0.02
 _MIN_GAIN_SHARE = 0.01
 _WORTH_SHARE = 0.25
 _MOST_NAMED = 6
+_WAITING_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,15 @@ class Scenario:
 
 
 def noise_s(summary: PlanSummary) -> float:
-    """Exposed time below this is not worth a change: 2 % of the iteration, or the quartile distance of its time."""
-    return max(NOISE_SHARE * summary.iteration_s.median, summary.iteration_s.iqr)
+    """Exposed time below this is not worth a change: 2 % of the iteration, or what its median is uncertain by.
+
+    The median of n values is known to about two standard errors, 1.86 iqr / sqrt(n) for values that are near to normal.
+    """
+    return max(NOISE_SHARE * summary.iteration_s.median, _uncertainty_s(summary))
+
+
+def _uncertainty_s(summary: PlanSummary) -> float:
+    return 1.86 * summary.iteration_s.iqr / math.sqrt(len(summary.steps))
 
 
 def diagnose(summary: PlanSummary, sizes_bytes: Sequence[int]) -> Scenario | None:
@@ -57,17 +66,38 @@ def diagnose(summary: PlanSummary, sizes_bytes: Sequence[int]) -> Scenario | Non
         sizes_bytes: bytes of each gradient in index order.
 
     Returns:
-        None when there is nothing to gain: no communication, or exposed time below the noise.
+        None when there is nothing to gain: no communication, or exposed time below the noise (`silence` says which).
     """
     if not summary.segments or summary.exposed_s.median < noise_s(summary):
         return None
     setting = _setting(summary, sizes_bytes)
-    serial = _serial(summary, setting)
-    if serial is not None:
-        return serial
-    if setting is None:
-        return _by_symptom(summary)
-    return _best_move(summary, setting)
+    found = _serial(summary, setting)
+    if found is None:
+        found = _by_symptom(summary) if setting is None else _best_move(summary, setting)
+    waiting = _waiting(summary)
+    return replace(found, symptom=f"{found.symptom} {waiting}") if waiting else found
+
+
+def silence(summary: PlanSummary) -> str:
+    """Why `diagnose` found nothing to say."""
+    exposed = summary.exposed_s.median
+    if not summary.segments:
+        return "Nothing to gain: there is no communication."
+    if exposed < NOISE_SHARE * summary.iteration_s.median:
+        return f"Nothing to gain: {ms(exposed)} of communication are exposed, {pct(summary.exposed_pct)} of the step."
+    error = ms(_uncertainty_s(summary))
+    return f"Too noisy to tell: {ms(exposed)} are exposed, but the median step time is known to within {error} only."
+
+
+def _waiting(summary: PlanSummary) -> str | None:
+    """A split hides transfer; time spent waiting for a late rank it does not shorten."""
+    skews = [segment.skew for segment in summary.segments if segment.skew is not None and segment.skew.wait_s is not None]
+    wait = sum(skew.wait_s.median for skew in skews if skew.wait_s is not None)
+    if wait < _WAITING_SHARE * summary.exposed_s.median:
+        return None
+    late = [skew.late_rank for skew in skews for _ in range(skew.late_steps) if skew.late_rank is not None]
+    who = f" (most often rank {max(sorted(set(late)), key=late.count)})" if late else ""
+    return f"Up to {ms(wait)} of all-reduce time is waiting for the last rank to come{who}, which no split shortens."
 
 
 def _setting(summary: PlanSummary, sizes_bytes: Sequence[int]) -> Setting | None:

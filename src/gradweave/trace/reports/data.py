@@ -5,7 +5,8 @@ within an iteration they count from its fp_start. Unknown is None.
 
     {schema, schema_version, notes, wrappers: [
         {label, group, backend, world_size, ranks, meta, gradients, bytes,
-         plans: [{plan, overlap, steps, iteration_ms: {median, q1, q3, count}, ..., segments, per_rank, bound, scenario}],
+         plans: [{plan, overlap, steps, iteration_ms: {median, q1, q3, count}, ..., segments, per_rank, bound,
+                 scenario, verdict}],
          iterations: [{rank, step, plan_index, offset_ms, ..., collectives}]}]}
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 from gradweave.model.events import Trace
 from gradweave.trace.analysis import CollectiveReport, IterationReport, algorithm_bytes_per_s, bus_bytes_per_s
 from gradweave.trace.files import notes
-from gradweave.trace.scenario import diagnose, noise_s
+from gradweave.trace.scenario import Scenario, diagnose, noise_s, silence
 from gradweave.trace.stats import Spread, median, spread
 from gradweave.trace.summary import PlanSummary, SegmentSummary, WrapperSummary, plan_key, summarise
 
@@ -90,7 +91,7 @@ def _plan(plan: PlanSummary, wrapper: WrapperSummary) -> Json:
         },
         "segments": [_segment(segment, wrapper) for segment in plan.segments],
         "per_rank": _per_rank(plan),
-        "scenario": _scenario(plan, wrapper.sizes_bytes),
+        **_verdict(plan, wrapper.sizes_bytes),
     }
 
 
@@ -138,10 +139,14 @@ def _per_rank(plan: PlanSummary) -> list[Json]:
     ]
 
 
-def _scenario(plan: PlanSummary, sizes_bytes: Sequence[int]) -> Json | None:
+def _verdict(plan: PlanSummary, sizes_bytes: Sequence[int]) -> Json:
     found = diagnose(plan, sizes_bytes)
     if found is None:
-        return None
+        return {"scenario": None, "verdict": silence(plan)}
+    return {"scenario": _scenario(found), "verdict": found.text}
+
+
+def _scenario(found: Scenario) -> Json:
     return {
         "number": found.number,
         "title": found.title,

@@ -162,10 +162,8 @@ def summary_line(plan: Json) -> Text:
 
 
 def scenario_line(plan: Json) -> Text:
-    """The scenario in words, or that there is nothing to gain."""
-    if plan["scenario"] is None:
-        return Text("nothing to gain: the exposed time is below the noise", style="green")
-    return Text(plan["scenario"]["text"], style="cyan")
+    """The scenario in words, or why there is none."""
+    return Text(plan["verdict"], style="green" if plan["scenario"] is None else "cyan")
 
 
 def _number(value: float | None) -> str:

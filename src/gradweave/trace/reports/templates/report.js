@@ -79,10 +79,7 @@
         fact("ranks", w.ranks.length === w.world_size ? String(w.world_size) : `${w.ranks.length} of ${w.world_size}`),
         fact("backend", w.backend), fact("group", w.group), fact("gradients", `${w.gradients}, ${size(w.bytes)}`),
         Object.entries(w.meta).filter(([name]) => !known[name]).map(([name, value]) => fact(name, value))),
-      data.notes.map((note) => h("p", { class: "note" }, note)),
-      data.wrappers.length > 1 ? h("p", { class: "bar controls" }, h("label", { for: "wrapper" }, "Wrapper"),
-        h("select", { id: "wrapper", onchange: (event) => chooseWrapper(Number(event.target.value)) },
-          data.wrappers.map((each, index) => h("option", { value: index, selected: index === state.wrapper }, each.label)))) : null);
+      data.notes.map((note) => h("p", { class: "note" }, note)));
   };
 
   const cards = () => {
@@ -100,25 +97,32 @@
 
   const scenario = () => {
     const found = plan().scenario;
-    if (!found) return h("div", { class: "panel scenario calm" }, h("h2", {}, "Nothing to gain"),
-      h("p", {}, "The exposed time is below the noise (", num(`${planKey()}.noise_ms`), " ms) of this plan."));
+    if (!found) {
+      const [title, text] = plan().verdict.split(": ");
+      return h("div", { class: "panel scenario calm" }, h("h2", {}, title), h("p", {}, text[0].toUpperCase() + text.slice(1)));
+    }
     const call = found.plan ? h("p", {}, h("code", {}, `set_split_strategy_by_idx([${found.plan.join(", ")}])`)) : null;
     return h("div", { class: "panel scenario" },
       h("h2", {}, found.number == null ? found.title : `Scenario ${found.number}: ${found.title}`),
       h("p", {}, found.symptom), h("p", {}, found.advice), call);
   };
 
+  // Every plan of every wrapper, so that runs under several labels can be compared; the row chosen fills the page.
   const plansTable = () => {
-    const w = wrapper();
-    if (w.plans.length < 2) return null;
-    const row = (p, index) => h("tr", { class: `pick${index === state.plan ? " on" : ""}`, onclick: () => choosePlan(index) },
-      h("td", {}, h("label", {}, h("input", { type: "radio", name: "plan", checked: index === state.plan, onchange: () => choosePlan(index, true) }), planText(p.plan, 3))),
-      h("td", { class: "left" }, p.overlap ? "overlapped" : "serial"),
-      h("td", {}, String(p.steps.length)), h("td", {}, num(`${planKey(index)}.iteration_ms.median`)),
-      h("td", { class: "exposed" }, num(`${planKey(index)}.exposed_ms.median`)), h("td", {}, num(`${planKey(index)}.exposed_pct`, 1)),
-      h("td", {}, meter(p.hidden_pct), num(`${planKey(index)}.hidden_pct`, 1)), h("td", {}, num(`${planKey(index)}.bound.exposed_ms`)));
-    return section("Plans", null, h("div", { class: "panel" }, scroller(table(
-      ["segment index list", ["mode"], "steps", "step ms", "exposed ms", "exposed %", "hidden %", "bound ms"], w.plans.map(row)))));
+    const all = data.wrappers.flatMap((w, wi) => w.plans.map((p, pi) => ({ w, wi, p, pi, key: `wrappers.${wi}.plans.${pi}` })));
+    if (all.length < 2) return null;
+    const several = data.wrappers.length > 1;
+    const row = ({ w, wi, p, pi, key }) => {
+      const on = wi === state.wrapper && pi === state.plan, pick = (keep) => choosePlan(pi, wi, keep);
+      const radio = h("input", { type: "radio", name: "plan", checked: on, onchange: () => pick(true) });
+      return h("tr", { class: `pick${on ? " on" : ""}`, onclick: () => pick(false) },
+        h("td", {}, h("label", {}, radio, several ? w.label : planText(p.plan, 3))), several ? h("td", { class: "left" }, planText(p.plan, 3)) : null,
+        h("td", { class: "left" }, p.overlap ? "overlapped" : "serial"), h("td", {}, String(p.steps.length)), h("td", {}, num(`${key}.iteration_ms.median`)),
+        h("td", { class: "exposed" }, num(`${key}.exposed_ms.median`)), h("td", {}, num(`${key}.exposed_pct`, 1)),
+        h("td", {}, meter(p.hidden_pct), num(`${key}.hidden_pct`, 1)), h("td", {}, num(`${key}.bound.exposed_ms`)));
+    };
+    const names = [...(several ? ["wrapper", ["segment index list"]] : ["segment index list"]), ["mode"], "steps", "step ms", "exposed ms", "exposed %", "hidden %", "bound ms"];
+    return section("Plans", null, h("div", { class: "panel" }, scroller(table(names, all.map(row)))));
   };
 
   const meter = (share) => (share == null ? null : h("span", { class: "meter", "aria-hidden": "true" }, h("i", { style: `width:${share}%` })));
@@ -223,7 +227,7 @@
   const drawStrip = (width) => {
     const all = steps(), height = 64, slot = width / all.length, counted = all.filter((entry) => entry.counts).map((entry) => entry.time);
     const most = Math.max(...counted) * 1.08, up = (v) => Math.min(1, v / most) * height;
-    const bar = Math.max(1, Math.min(22, slot - (slot > 4 ? 1.5 : 0.25)));
+    const bar = Math.max(1, Math.min(30, slot - (slot > 4 ? 1.5 : 0.25)));
     const bars = all.map((entry, k) => {
       const x = k * slot + (slot - bar) / 2, total = up(entry.time), exposed = Math.min(total, up(entry.exposed)), on = entry.step === state.step;
       const info = describe(`step ${entry.step}: ${fixed(entry.time, 2)} ms`, `exposed ${fixed(entry.exposed, 2)} ms`, entry.counts ? null : "warm-up, not counted", entry.time > most ? "taller than drawn" : null);
@@ -317,9 +321,9 @@
   };
   const hideTip = () => { tip.hidden = true; };
   let redraw = () => {};
-  const chooseWrapper = (index) => { state.wrapper = index; state.allRanks = false; choosePlan(wrapper().plans.length - 1); };
-  const choosePlan = (index, keepFocus) => {
-    state.plan = index; state.step = medianStep(); render();
+  const choosePlan = (index, wrapperIndex, keepFocus) => {
+    if (wrapperIndex !== state.wrapper) state.allRanks = false;
+    state.wrapper = wrapperIndex; state.plan = index; state.step = medianStep(); render();
     if (keepFocus) root.querySelector("input[name=plan]:checked")?.focus();
   };
   const chooseStep = (step) => {
@@ -347,6 +351,6 @@
   let drawnAt = window.innerWidth;
   window.addEventListener("resize", () => { if (drawnAt !== window.innerWidth) { drawnAt = window.innerWidth; hideTip(); redraw(); } });
   window.addEventListener("beforeprint", () => { root.querySelectorAll("details").forEach((each) => { if (each.querySelectorAll("tr").length < 80) each.open = true; }); });
-  if (data.wrappers.length) chooseWrapper(0);
+  if (data.wrappers.length) choosePlan(data.wrappers[0].plans.length - 1, 0, false);
   else root.append(h("p", {}, "No iteration was recorded."));
 })();
