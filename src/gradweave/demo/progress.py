@@ -70,7 +70,7 @@ class Progress:
         def advance(loss: float, tokens_per_s: float) -> None:
             nonlocal done, last
             done += 1
-            if done == steps or time.monotonic() - last >= LINE_EVERY_S:
+            if done in (1, steps) or time.monotonic() - last >= LINE_EVERY_S:
                 last = time.monotonic()
                 self.say(f"{name}: step {done}/{steps}, loss {loss:.3f}, {tokens_per_s:,.0f} tokens/s")
 
