@@ -86,6 +86,8 @@ def test_a_step_time_that_varies_more_than_is_exposed_tells_nothing() -> None:
 def test_waiting_for_a_late_rank_is_told_apart_from_transfer() -> None:
     _, found = one((107, 159), late_rank=1, late_s=0.030, **FAST)
     assert found is not None and "waiting for the last rank to come (most often rank 1)" in found.text
+    _, only = one((99, 135, 152, 159), late_rank=1, late_s=0.030, **FAST)
+    assert only is not None and only.number is None and only.title == "Held up by late ranks"
     _, together = one((107, 159), **FAST)
     assert together is not None and "waiting" not in together.text
 

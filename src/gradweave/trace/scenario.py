@@ -26,6 +26,9 @@ _MIN_GAIN_SHARE = 0.01
 _WORTH_SHARE = 0.25
 _MOST_NAMED = 6
 _WAITING_SHARE = 0.5
+_BOUND = "Bound by communication"
+_LATE = "Held up by late ranks"
+_BALANCE = "Give every rank the same work and cores of its own; a split changes little here."
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,10 @@ def diagnose(summary: PlanSummary, sizes_bytes: Sequence[int]) -> Scenario | Non
     if found is None:
         found = _by_symptom(summary) if setting is None else _best_move(summary, setting)
     waiting = _waiting(summary)
-    return replace(found, symptom=f"{found.symptom} {waiting}") if waiting else found
+    if waiting is None:
+        return found
+    told = replace(found, symptom=f"{found.symptom} {waiting}")
+    return replace(told, title=_LATE, advice=_BALANCE) if found.title == _BOUND else told
 
 
 def silence(summary: PlanSummary) -> str:
@@ -231,5 +237,4 @@ def _bound_by_communication(summary: PlanSummary) -> Scenario:
     bound = summary.bound.exposed_s
     symptom = f"{ms(summary.exposed_s.median)} are exposed; neither moving a split point nor adding segments takes much away"
     symptom += "." if bound is None else f"; the lower bound for any split is {ms(bound)}."
-    advice = "Send less (half precision, fewer reductions) or use a faster link; and look whether one rank is late."
-    return Scenario(None, "Bound by communication", symptom, advice)
+    return Scenario(None, _BOUND, symptom, "Send less (half precision, fewer reductions) or use a faster link.")
