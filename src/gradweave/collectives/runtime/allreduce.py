@@ -66,7 +66,12 @@ def allreduce(
 
     def start() -> tuple[list[Any], Callable[[], Any]]:
         works, finish = reduce_tensors(tree.tensors, op, place, in_place)
-        return works, lambda: x if in_place else tree.rebuild(finish())
+
+        def result() -> Any:
+            reduced = finish()
+            return x if in_place else tree.rebuild(reduced)
+
+        return works, result
 
     return launch.started(start, f"allreduce of {len(tree.tensors)} tensors", place, async_op)
 

@@ -73,7 +73,12 @@ def _broadcast(x: Any, result_of: Callable[[Any], Any], root: int, group: Group,
 
     def start() -> tuple[list[Any], Callable[[], Any]]:
         works, finish = send_tensors(found.tensors, root, group)
-        return works, lambda: (finish(), result_of(replace(x, values)))[1]
+
+        def result() -> Any:
+            finish()
+            return result_of(replace(x, values))
+
+        return works, result
 
     return launch.started(start, f"broadcast of {len(found.tensors)} tensors from peer {root}", group, async_op)
 

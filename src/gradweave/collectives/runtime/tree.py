@@ -29,7 +29,7 @@ class Tree:
     """A flattened structure.
 
     Attributes:
-        tensors: one per leaf, detached; a number's is 0-dim.
+        tensors: one per leaf, the user's own; a number's is 0-dim.
         kinds: per leaf: Tensor, or the number's type.
         paths: per leaf: where it is, such as "['weights'][0]"; "" for a bare leaf.
         spec: torch's description of the containers.
@@ -68,7 +68,7 @@ class Tree:
 
 def _as_tensor(leaf: Any, path: str, device: torch.device | None) -> Tensor:
     if isinstance(leaf, Tensor):
-        return leaf.detach()
+        return leaf
     if type(leaf) in _NUMBER_DTYPES:
         return torch.tensor(leaf, dtype=_NUMBER_DTYPES[type(leaf)], device=device)
     raise ConfigError(

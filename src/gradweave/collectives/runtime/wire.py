@@ -22,7 +22,8 @@ Shape = Sequence[int]
 
 def as_bytes(x: Tensor) -> Tensor:
     """A tensor's bytes as a 1-dim uint8 tensor; a view where the tensor is contiguous."""
-    return x.reshape(-1).view(torch.uint8)
+    # as_strided: a contiguous tensor may still have odd strides in dims of size 1, which a dtype's view refuses.
+    return x.contiguous().as_strided((x.numel(),), (1,)).view(torch.uint8)
 
 
 def aligned(n_bytes: int) -> int:
