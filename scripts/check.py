@@ -24,7 +24,13 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 SUMMARY = BUILD / "check-summary.txt"
 # These test packages need neither torch's processes nor the source tree, so they are what the wheel is tried with.
-WHEEL_TESTS = ("tests/project/test_installed.py", "tests/model", "tests/split", "tests/trace", "tests/cli/test_app.py")
+WHEEL_TESTS = (
+    "tests/project/test_installed.py",
+    "tests/model",
+    "tests/split",
+    "tests/cli/test_app.py",
+    "tests/cli/test_report.py",
+)
 
 
 @dataclass

@@ -57,12 +57,12 @@ class Progress:
             bars.TextColumn("{task.description}"),
             bars.BarColumn(bar_width=18),
             bars.MofNCompleteColumn(),
-            bars.TextColumn("loss {task.fields[loss]:.3f}  {task.fields[speed]:,.0f} tokens/s"),
+            bars.TextColumn("{task.fields[state]}"),
             bars.TimeElapsedColumn(),
         )
         with bars.Progress(*columns, console=self.console) as bar:
-            task = bar.add_task(escape(name), total=steps, loss=float("nan"), speed=0.0)
-            yield lambda loss, tokens_per_s: bar.update(task, advance=1, loss=loss, speed=tokens_per_s)
+            task = bar.add_task(escape(name), total=steps, state="")
+            yield lambda loss, tokens_per_s: bar.update(task, advance=1, state=_state(loss, tokens_per_s))
 
     def _lines(self, name: str, steps: int) -> Callable[[float, float], None]:
         done, last = 0, time.monotonic()
@@ -72,7 +72,7 @@ class Progress:
             done += 1
             if done in (1, steps) or time.monotonic() - last >= LINE_EVERY_S:
                 last = time.monotonic()
-                self.say(f"{name}: step {done}/{steps}, loss {loss:.3f}, {tokens_per_s:,.0f} tokens/s")
+                self.say(f"{name}: step {done}/{steps}, {_state(loss, tokens_per_s)}")
 
         return advance
 
@@ -80,3 +80,7 @@ class Progress:
         """Print the iteration trace of a phase, its segments and the suggested change."""
         if self.enabled:
             print_report(traces, self.console, rows=TABLE_ITERATIONS)
+
+
+def _state(loss: float, tokens_per_s: float) -> str:
+    return f"loss {loss:.3f}, {tokens_per_s:,.0f} tokens/s"
