@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "check.py"
 
 @pytest.fixture(scope="module")
 def check():
-    spec = importlib.util.spec_from_file_location("check", SCRIPT)
+    spec = importlib.util.spec_from_file_location("gradweave_check_script", SCRIPT)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
-    return module
+    yield module
+    del sys.modules[spec.name]
 
 
 @pytest.mark.parametrize(
