@@ -125,6 +125,7 @@ class DistributedDataParallel(Module, Joinable):
             timeout_s=seconds,
             record=record,
             label=label or next_label("ddp"),
+            model_name=type(module).__name__,
         )
         self._comm_hook: tuple[Any, Callable[..., Any]] | None = None
         self._attach()

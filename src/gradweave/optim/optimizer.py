@@ -88,6 +88,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         _check_wrapped(optimizer)
         self._wrapped = optimizer
         self._strategy, self._group_like = strategy, group
+        source = model_or_named_parameters
         self._options = EngineOptions(
             op=op,
             overlap=overlap,
@@ -97,8 +98,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             timeout_s=None if timeout is None else check_timeout(timeout),
             record=record,
             label=label or next_label("optimizer"),
+            model_name=type(source).__name__ if isinstance(source, torch.nn.Module) else "",
         )
-        source = model_or_named_parameters
         if isinstance(source, torch.nn.parallel.DistributedDataParallel):
             raise ConfigError(
                 "the model is wrapped in torch's DistributedDataParallel, which reduces its gradients already",

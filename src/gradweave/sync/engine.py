@@ -13,6 +13,7 @@ Cost: two Python calls per gradient (about 5 us), one collective per segment and
 from __future__ import annotations
 
 import enum
+import os
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -33,6 +34,7 @@ from gradweave.sync.options import EngineOptions
 from gradweave.sync.plan import PlanSource
 from gradweave.sync.table import ParameterTable
 from gradweave.sync.watch import Watch
+from gradweave.trace.live import save_on_exit
 from gradweave.trace.recorder import Recorder
 from gradweave.world import communicators
 from gradweave.world.agree import agree
@@ -122,9 +124,11 @@ class Engine:
             backend=self.group.backend,
             label=self.options.label,
             enabled=self.options.record,
-            meta={"torch": torch.__version__},
+            meta=self.options.meta(),
         )
         recorder.set_gradients(infos)
+        if directory := os.environ.get("GRADWEAVE_TRACE_DIR"):
+            save_on_exit(directory)
         return recorder
 
     # -- what the wrappers call ---------------------------------------------------------------------------------------------

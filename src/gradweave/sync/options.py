@@ -30,6 +30,7 @@ class EngineOptions:
         timeout_s: seconds after which a collective that did not finish is an error; None takes the group's.
         record: keep the events of the last iterations.
         label: name in traces, logs and errors.
+        model_name: name of the model in reports; empty when only parameters are known.
     """
 
     op: str = "average"
@@ -41,6 +42,7 @@ class EngineOptions:
     timeout_s: float | None = None
     record: bool = True
     label: str = "optimizer"
+    model_name: str = ""
 
     def __post_init__(self) -> None:
         if self.op not in OPS:
@@ -67,6 +69,13 @@ class EngineOptions:
             )
         if self.timeout_s is not None:
             check_timeout(self.timeout_s)
+
+    def meta(self) -> dict[str, str]:
+        """What a report shows at its head."""
+        from gradweave import __version__
+
+        named = {"model": self.model_name} if self.model_name else {}
+        return {**named, "gradweave": __version__, "torch": str(torch.__version__)}
 
 
 def check_timeout(value: float | timedelta) -> float:
