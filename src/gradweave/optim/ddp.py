@@ -29,7 +29,7 @@ from gradweave.optim import ddp_args, ddp_sync
 from gradweave.optim.ddp_join import DDPJoinHook, tell_joined
 from gradweave.optim.ddp_logging import DDPLogger
 from gradweave.optim.naming import find_tensors
-from gradweave.optim.registry import claim, next_label
+from gradweave.optim.registry import check_free, claim, next_label
 from gradweave.reduce import Cast, CommHook, Dense
 from gradweave.split import SplitStrategy, as_strategy
 from gradweave.sync import Engine, EngineOptions
@@ -134,7 +134,7 @@ class DistributedDataParallel(Module, Joinable):
 
     def _attach(self) -> None:
         named = [(name, param) for name, param in self.module.named_parameters() if name not in self.parameters_to_ignore]
-        claim(self, named, self._options.label)
+        check_free(self, named, self._options.label)
         reducer = CommHook(self._comm_hook[1], self._comm_hook[0]) if self._comm_hook else None
         self._engine = Engine(
             named,
@@ -144,6 +144,7 @@ class DistributedDataParallel(Module, Joinable):
             options=self._options,
             reducer=reducer,
         )
+        claim(self, named)
         self.logger = DDPLogger(self)
         self._unfinished: list[str] = []
         self._buffer_hook: Any = None

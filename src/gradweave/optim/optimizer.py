@@ -23,7 +23,7 @@ from gradweave.collectives import broadcast
 from gradweave.errors import ConfigError, StateError
 from gradweave.model import Segment
 from gradweave.optim import naming
-from gradweave.optim.registry import claim, next_label
+from gradweave.optim.registry import check_free, claim, next_label
 from gradweave.split import SplitStrategy, as_strategy
 from gradweave.sync import Engine, EngineOptions
 from gradweave.sync.options import check_timeout
@@ -115,10 +115,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = naming.select(self._wrapped, self._named)
         strategy = as_strategy(self._strategy)
         group = as_group(self._group_like)
-        claim(self, named, self._options.label)
+        check_free(self, named, self._options.label)
         self._engine: Engine | None = Engine(
             named, group=group, strategy=strategy, default=SplitStrategy.default(), options=self._options
         )
+        claim(self, named)
         self._forward_hooks = [] if self._model is None else _watch_forward(self._model, self._engine)
         if broadcast_parameters:
             broadcast(self._model if self._model is not None else dict(named), root=0, group=group)

@@ -41,14 +41,13 @@ def owner_of(param: torch.Tensor) -> Any:
     return owner if owner is not None and getattr(owner, "_engine", None) is not None else None
 
 
-def claim(wrapper: Any, named: Iterable[tuple[str, torch.nn.Parameter]], label: str) -> None:
-    """Enter `wrapper` as the one that reduces these parameters.
+def check_free(wrapper: Any, named: Iterable[tuple[str, torch.nn.Parameter]], label: str) -> None:
+    """Make sure that no live wrapper but `wrapper` reduces one of these parameters.
 
     Raises:
-        ConfigError: a live wrapper reduces one of them already.
+        ConfigError: another does.
     """
-    pairs = list(named)
-    for name, param in pairs:
+    for name, param in named:
         other = owner_of(param)
         if other is not None and other is not wrapper:
             raise ConfigError(
@@ -56,6 +55,10 @@ def claim(wrapper: Any, named: Iterable[tuple[str, torch.nn.Parameter]], label: 
                 rule="one wrapper reduces a parameter",
                 fix="use DistributedOptimizer or DistributedDataParallel, not both; close() a wrapper that is no longer used",
             )
-    for _, param in pairs:
+
+
+def claim(wrapper: Any, named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
+    """Enter `wrapper` as the one that reduces these parameters; its engine must hang on them already."""
+    for _, param in named:
         if param.requires_grad:
             get_gradient_edge(param).node.metadata[_KEY] = weakref.ref(wrapper)

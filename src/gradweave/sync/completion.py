@@ -66,18 +66,23 @@ def send_rest(engine: Engine) -> None:
     """Prepare what has not been sent and send it, in order."""
     launcher = engine.launcher
     assert launcher is not None and engine.layout is not None
-    if launcher.all_started and launcher.touched():
-        raise StateError(
-            f"{engine.options.label}: gradients were changed while their reduction was under way",
-            rule="between backward() and synchronize() gradients belong to the reduction",
-            fix="call optimizer.synchronize() before clipping, scaling or zeroing gradients",
-            rank=engine.group.ranks[engine.rank],
-            step=engine.step,
-        )
+    if launcher.touched():
+        raise touched(engine)
     for segment in engine.layout.segments[launcher.next :]:
         for slot in engine.layout.order[segment.first : segment.last + 1]:
             _prepare(engine, slot)
         send_next(engine)
+
+
+def touched(engine: Engine) -> StateError:
+    """The error for gradients that somebody changed after backward and before their reduction had finished."""
+    return StateError(
+        f"{engine.options.label}: gradients were changed while their reduction was under way",
+        rule="between backward() and synchronize() gradients belong to the reduction",
+        fix="call optimizer.synchronize() before clipping, scaling or zeroing gradients",
+        rank=engine.group.ranks[engine.rank],
+        step=engine.step,
+    )
 
 
 def send_next(engine: Engine) -> None:

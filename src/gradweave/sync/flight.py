@@ -55,6 +55,7 @@ class Launcher:
         self.missing = [len(segment) for segment in self._layout.segments]
         self._flights: list[Flight] = []
         self._tail: Pending | None = None
+        self._versions: list[int] | None = None
 
     @property
     def started(self) -> bool:
@@ -84,11 +85,17 @@ class Launcher:
             self._flights.append(Flight(message, pending, self._recorder, token))
         if self.all_started:
             self._tail = layout.start_tail()
-        self._versions = [arena.flat._version for arena in layout.arenas.values()]
+
+    def note_versions(self) -> None:
+        """Backward has ended: from now on nobody writes into the buffers."""
+        self._versions = self._current_versions()
 
     def touched(self) -> bool:
-        """Whether somebody wrote into the buffers since the last message was started."""
-        return self.started and self._versions != [arena.flat._version for arena in self._layout.arenas.values()]
+        """Whether somebody wrote into the buffers since backward ended."""
+        return self._versions is not None and self._versions != self._current_versions()
+
+    def _current_versions(self) -> list[int]:
+        return [arena.flat._version for arena in self._layout.arenas.values()]
 
     def wait_all(self) -> None:
         """Finish all messages in order; CollectiveError when one fails or does not end in time."""

@@ -25,7 +25,7 @@ class Slot:
 
     __slots__ = (
         "bucket", "divided", "dtype", "expected", "fires", "launched", "leftover", "name", "node", "param", "pid", "pos", "ptr",
-        "ready", "sequence", "sparse", "used", "view",
+        "ready", "sequence", "sparse", "used", "version", "view",
     )  # fmt: skip
 
     def __init__(self, pid: int, name: str, param: torch.nn.Parameter) -> None:
@@ -38,6 +38,7 @@ class Slot:
         self.sparse = False
         self.expected = 1
         self.sequence = 0
+        self.version = -1
         self.reset()
 
     def reset(self) -> None:
