@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 
+from gradweave.trace.files import load_dir
 from tests.cli.command import COMMAND, environment, gradweave, gradweave_without_torch, processes_with, wait_until
 
 ECHO = """
@@ -116,3 +118,13 @@ def test_an_interrupt_leaves_no_process_behind(tmp_path, sent, code, flags):
             if process.poll() is None or pid != process.pid:
                 os.kill(pid, signal.SIGKILL)
         process.wait()
+
+
+def test_traces_of_a_training_script_can_be_reported(tmp_path):
+    example = Path(__file__).resolve().parents[2] / "examples" / "minimal_optimizer.py"
+    result = gradweave("run", "-n", "2", "--trace", tmp_path, example)
+    assert result.returncode == 0, result.stderr
+    assert "gradweave report" in result.stderr
+    traces = load_dir(tmp_path)
+    assert [trace.rank for trace in traces] == [0, 1]
+    assert all(len(trace.iterations) == 101 for trace in traces)
