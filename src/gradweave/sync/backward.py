@@ -47,24 +47,41 @@ class BackwardTracker:
         self.blind = False
         self._outer = self._highest = -1
 
+    def announce(self) -> None:
+        """Called when the gradient of the model's output appears: if leaf hooks follow, this is their outermost backward.
+
+        `torch.autograd.grad` passes here too, but reaches no leaf: it neither starts nor ends anything.
+        """
+        task = current_task()
+        if task == self._outer or _nested():
+            return
+        if self.running and task > self._highest:
+            self.abandon()  # the backward before this one raised
+        self._watch_end(task)
+
     def see(self) -> None:
-        """Called by every hook whose graph task differs from `task`."""
+        """Called by every leaf hook whose graph task differs from `task`."""
         task = current_task()
         nested = _nested()
         encloses = self.running and self.blind and task < self._highest
         if not self.running or not (nested or encloses or task == self._outer):
-            self.running, self.blind, self._highest = True, nested, task
+            self.running, self.blind, self._highest = True, nested and self._outer == -1, task
             self._on_start()
         if not nested and task != self._outer:
-            self.blind, self._outer = False, task
-            Variable._execution_engine.queue_callback(lambda: self._end(task))
+            self._watch_end(task)
         self.task, self._highest = task, max(task, self._highest)
 
+    def _watch_end(self, task: int) -> None:
+        self.blind, self._outer = False, task
+        Variable._execution_engine.queue_callback(lambda: self._end(task))
+
     def _end(self, task: int) -> None:
-        if task != self._outer or not self.running:
+        if task != self._outer:
             return
+        was_running = self.running
         self.abandon()
-        self._on_end()
+        if was_running:
+            self._on_end()
 
     def abandon(self) -> None:
         """Forget a backward pass that will not end (it raised, or its end could not be seen)."""

@@ -62,12 +62,25 @@ def _check_unchanged(engine: Engine, slot: Slot, gradient: Tensor) -> None:
     )
 
 
+def check_untouched(engine: Engine) -> None:
+    """Raise StateError when a gradient was changed or replaced after backward, while its reduction may be under way."""
+    assert engine.launcher is not None and engine.layout is not None
+    replaced = any(
+        slot.launched
+        and slot.used
+        and not slot.sparse
+        and slot.param.grad is not None
+        and slot.param.grad.data_ptr() != slot.ptr
+        for slot in engine.layout.order
+    )
+    if replaced or engine.launcher.touched():
+        raise touched(engine)
+
+
 def send_rest(engine: Engine) -> None:
     """Prepare what has not been sent and send it, in order."""
     launcher = engine.launcher
     assert launcher is not None and engine.layout is not None
-    if launcher.touched():
-        raise touched(engine)
     for segment in engine.layout.segments[launcher.next :]:
         for slot in engine.layout.order[segment.first : segment.last + 1]:
             _prepare(engine, slot)

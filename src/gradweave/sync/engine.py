@@ -26,7 +26,8 @@ from gradweave.model import Segment
 from gradweave.reduce import Cast, Dense, Reducer
 from gradweave.split.strategy import SplitStrategy
 from gradweave.sync import completion, settle
-from gradweave.sync.backward import BackwardTracker, current_task, in_backward
+from gradweave.sync.backward import BackwardTracker, in_backward
+from gradweave.sync.device import clock_for, lane_for
 from gradweave.sync.flight import Launcher
 from gradweave.sync.hooks import Hooks
 from gradweave.sync.layout import Layout
@@ -86,6 +87,7 @@ class Engine:
         self.watch = Watch(group, f"{self.options.label}/{self.table.digest()}", limit.total_seconds() if limit else 1800.0)
         self.reducer = reducer or self._default_reducer()
         self.recorder = self._make_recorder(infos)
+        self.lane = lane_for(self.table.devices, group.backend)
         self.layout: Layout | None = None
         self.launcher: Launcher | None = None
         self.state, self.step, self.micro, self.unsynced = State.IDLE, 0, 0, 0
@@ -125,6 +127,7 @@ class Engine:
             label=self.options.label,
             enabled=self.options.record,
             meta=self.options.meta(),
+            clock=clock_for(self.table.devices),
         )
         recorder.set_gradients(infos)
         if directory := os.environ.get("GRADWEAVE_TRACE_DIR"):
@@ -166,8 +169,8 @@ class Engine:
 
         def seen(_: Tensor) -> None:
             engine = ref()
-            if engine is not None and engine.tracker.task != current_task():
-                engine.tracker.see()
+            if engine is not None:
+                engine.tracker.announce()
 
         for output in outputs:
             if output.requires_grad:
@@ -270,6 +273,8 @@ class Engine:
             self.state = State.REDUCED
         if self.state is not State.OPEN:
             self._open()
+        if self.launcher is not None:
+            self.launcher.forget_versions()
         self._syncing = self.sync_enabled
         last = self._syncing and self.micro + 1 >= self.backwards and self.layout is not None
         self.dividing, self.launching = last, last and self.options.overlap
@@ -315,6 +320,8 @@ class Engine:
             settle.agree_weight(self)
         if self.layout is None:
             settle.settle(self)
+        if keep:
+            completion.check_untouched(self)
         completion.send_rest(self)
         completion.wait_and_restore(self, keep)
         self.state = State.REDUCED

@@ -1,16 +1,18 @@
 """Reductions under way: started in order, finished in order, watched while they take long.
 
-A flight knows its segment, its pending reduction and the recorder's token; the end time comes from the backend's own thread, so
-that a reduction hidden behind backward shows its true end and not the moment somebody looked.
+On a host-ordered backend (Gloo) the end time comes from the backend's own thread, so that a reduction hidden behind backward
+shows its true end and not the moment somebody looked; on a stream-ordered one (NCCL, HCCL) it is an event on a side stream.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from gradweave.model import Segment
 from gradweave.reduce import Message, Pending
+from gradweave.sync.device import StreamLane
 from gradweave.sync.watch import Watch
 
 if TYPE_CHECKING:
@@ -18,25 +20,39 @@ if TYPE_CHECKING:
     from gradweave.trace.recorder import Recorder
 
 
-class Flight:
-    """One message under way."""
+class HostFlight:
+    """One message under way on a backend that reports its end to the host."""
 
-    __slots__ = ("_ended", "message", "pending")
+    __slots__ = ("_ended", "_pending", "message")
 
     def __init__(self, message: Message, pending: Pending, recorder: Recorder, token: Any) -> None:
-        self.message, self.pending = message, pending
-        self._ended = threading.Event()
-        ended = self._ended
+        self.message, self._pending = message, pending
+        self._ended = ended = threading.Event()
 
         def on_done() -> None:
-            recorder.finished(token)
+            recorder.finished(token, time.perf_counter())
             ended.set()
 
         pending.on_done(on_done)
 
-    def ended(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` for the collective to end, well or badly."""
-        return self._ended.wait(timeout_s)
+    def finish(self, watch: Watch) -> None:
+        """Wait for the result; CollectiveError when it fails or does not come in time."""
+        watch.wait(self._ended.wait, self._pending.wait, describe(self.message.segment))
+
+
+class StreamFlight:
+    """One message under way on a backend that orders streams."""
+
+    __slots__ = ("_end", "_lane", "message")
+
+    def __init__(self, message: Message, pending: Pending, recorder: Recorder, token: Any, lane: StreamLane) -> None:
+        self.message, self._lane = message, lane
+        self._end, stamp = lane.after_start(pending.wait, recorder.now)
+        recorder.finished(token, stamp)
+
+    def finish(self, watch: Watch) -> None:
+        """Order the current stream behind the result; the host goes on."""
+        self._lane.finish(self._end)
 
 
 class Launcher:
@@ -45,17 +61,19 @@ class Launcher:
     `next` is the first segment that has not been started; `missing[k]` how many gradients of segment k are not ready.
     """
 
-    def __init__(self, layout: Layout, recorder: Recorder, watch: Watch) -> None:
-        self._layout, self._recorder, self._watch = layout, recorder, watch
+    def __init__(self, layout: Layout, recorder: Recorder, watch: Watch, lane: StreamLane | None) -> None:
+        self._layout, self._recorder, self._watch, self._lane = layout, recorder, watch, lane
         self.reset()
 
     def reset(self) -> None:
         """Begin a window: nothing started, nothing ready."""
         self.next = 0
         self.missing = [len(segment) for segment in self._layout.segments]
-        self._flights: list[Flight] = []
+        self._flights: list[HostFlight | StreamFlight] = []
         self._tail: Pending | None = None
         self._versions: list[int] | None = None
+        if self._lane is not None:
+            self._lane.reset()
 
     @property
     def started(self) -> bool:
@@ -75,20 +93,33 @@ class Launcher:
         for slot in layout.order[segment.first : segment.last + 1]:
             slot.launched = True
         self.next += 1
+        if self._lane is not None:
+            self._lane.before_start()
         for message, state in zip(layout.buckets[nth], layout.states[nth], strict=True):
-            dtype = str(layout.reducer.wire_dtype(message.flat.dtype)).removeprefix("torch.")
-            token = self._recorder.launched(segment, message.gradients.numel() * message.flat.element_size(), dtype)
-            try:
-                pending = layout.reducer.start(message, state, divisor)
-            except RuntimeError as error:
-                raise self._watch.failure(_describe(segment), str(error)) from error
-            self._flights.append(Flight(message, pending, self._recorder, token))
+            self._flights.append(self._start(message, state, divisor))
         if self.all_started:
             self._tail = layout.start_tail()
+
+    def _start(self, message: Message, state: Any, divisor: Any) -> HostFlight | StreamFlight:
+        reducer = self._layout.reducer
+        dtype = str(reducer.wire_dtype(message.flat.dtype)).removeprefix("torch.")
+        gradient_bytes = message.gradients.numel() * message.flat.element_size()
+        token = self._recorder.launched(message.segment, gradient_bytes, dtype)
+        try:
+            pending = reducer.start(message, state, divisor)
+        except RuntimeError as error:
+            raise self._watch.failure(describe(message.segment), str(error)) from error
+        if self._lane is not None:
+            return StreamFlight(message, pending, self._recorder, token, self._lane)
+        return HostFlight(message, pending, self._recorder, token)
 
     def note_versions(self) -> None:
         """Backward has ended: from now on nobody writes into the buffers."""
         self._versions = self._current_versions()
+
+    def forget_versions(self) -> None:
+        """A backward begins, which writes into the buffers."""
+        self._versions = None
 
     def touched(self) -> bool:
         """Whether somebody wrote into the buffers since backward ended."""
@@ -100,7 +131,7 @@ class Launcher:
     def wait_all(self) -> None:
         """Finish all messages in order; CollectiveError when one fails or does not end in time."""
         for flight in self._flights:
-            self._watch.wait(flight.ended, flight.pending.wait, _describe(flight.message.segment))
+            flight.finish(self._watch)
         if self._tail is not None:
             tail, done = self._tail, threading.Event()
             tail.on_done(done.set)
@@ -108,5 +139,6 @@ class Launcher:
         self._flights, self._tail = [], None
 
 
-def _describe(segment: Segment) -> str:
+def describe(segment: Segment) -> str:
+    """What a segment's collective is called in errors."""
     return f"all_reduce of segment {segment.index} (gradients {segment.first}..{segment.last}, {segment.size_bytes} bytes)"

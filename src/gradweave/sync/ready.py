@@ -9,7 +9,6 @@ The hook before sits on the gradient accumulator and not on the tensor, so that 
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -82,7 +81,9 @@ def after(engine: Engine, slot: Slot, param: torch.nn.Parameter) -> None:
     slot.fires += 1
     slot.used = True
     if engine.recorder.enabled:
-        engine.recorder.ready[slot.pos if slot.pos >= 0 else slot.pid] = time.perf_counter()
+        engine.recorder.ready[slot.pos if slot.pos >= 0 else slot.pid] = engine.recorder.now()
+    if engine.lane is not None:
+        engine.lane.saw_gradient()
     if engine.layout is None or gradient is None:
         engine.sequence += 1
         slot.sequence = engine.sequence

@@ -84,7 +84,7 @@ def lay_out(engine: Engine) -> None:
     layout = engine.layout
     assert layout is not None
     layout.apply(engine.plan.boundaries(engine.plan.strategy, layout.infos))
-    engine.launcher = Launcher(layout, engine.recorder, engine.watch)
+    engine.launcher = Launcher(layout, engine.recorder, engine.watch, engine.lane)
     engine.recorder.set_gradients(layout.infos)
     engine.plan.announce(layout.segments)
 

@@ -106,6 +106,11 @@ class ParameterTable:
                 f"{name!r} is not a leaf tensor", rule="parameters are leaves", fix="pass the model's parameters themselves"
             )
 
+    @property
+    def devices(self) -> set[torch.device]:
+        """Where the gradients lie."""
+        return {slot.param.device for slot in self.slots}
+
     def fingerprint(self) -> list[str]:
         """One line per parameter, equal on all ranks that built the same model."""
         lines = [f"{s.name} {tuple(s.param.shape)} {s.dtype} strides={tuple(s.param.stride())} trains" for s in self.slots]

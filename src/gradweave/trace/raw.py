@@ -1,12 +1,11 @@
 """What the recorder keeps of an iteration, and how it becomes plain data.
 
-While training runs only references and clock readings are kept; `freeze` builds the dataclasses when somebody looks. Ready
-times are kept with the gradients they belong to, because the order of the gradients may change between iterations.
+While training runs only references and clock readings are kept; `freeze` builds the dataclasses when somebody looks. A reading
+is a number, or an object that becomes one with `float()` when a device has got there (CUDA events). Ready times are kept with
+the gradients they belong to, because the order of the gradients may change between iterations.
 """
 
 from __future__ import annotations
-
-import time
 
 from gradweave.model.events import CollectiveEvent, Iteration
 from gradweave.model.segment import GradientInfo, Segment
@@ -17,10 +16,10 @@ class Launch:
 
     __slots__ = ("dtype", "end_s", "kind", "segment", "size_bytes", "start_s")
 
-    def __init__(self, segment: Segment, size_bytes: int, dtype: str, kind: str) -> None:
+    def __init__(self, segment: Segment, size_bytes: int, dtype: str, kind: str, start_s: float) -> None:
         self.segment, self.size_bytes, self.dtype, self.kind = segment, size_bytes, dtype, kind
         self.end_s: float | None = None
-        self.start_s = time.perf_counter()
+        self.start_s = start_s
 
 
 class Closed:
@@ -52,9 +51,20 @@ class Closed:
     plan: tuple[int, ...]
     overlap: bool
 
+    def settle(self) -> None:
+        """Turn every reading into a number; waits for the device where one has not got there yet."""
+        self.previous_end = None if self.previous_end is None else float(self.previous_end)
+        self.fp_start, self.bp_end, self.end = float(self.fp_start), float(self.bp_end), float(self.end)
+        self.fp_end = None if self.fp_end is None else float(self.fp_end)
+        self.ready = [None if at is None else float(at) for at in self.ready]
+        for launch in self.launches:
+            launch.start_s = float(launch.start_s)
+            launch.end_s = None if launch.end_s is None else float(launch.end_s)
+
 
 def freeze(closed: Closed, group: str, gradients: tuple[GradientInfo, ...], index_of: dict[str, int]) -> Iteration:
     """Build the iteration; ready times are put into the order of `gradients`, whose positions by name are `index_of`."""
+    closed.settle()
     ready: list[float | None] = closed.ready
     if closed.gradients is not gradients:
         ready = [None] * len(gradients)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from gradweave.trace.raw import Closed, Launch, freeze
 
 _now = time.perf_counter
 _serials = itertools.count()
+_DEVICE_LAG = 2
 
 
 class Recorder:
@@ -43,6 +44,8 @@ class Recorder:
         capacity: iterations kept; older ones are dropped.
         enabled: False makes every call a no-op; may be changed between iterations.
         meta: what a report shows at its head, such as model and versions.
+        clock: gives the time now, in s on perf_counter's axis; a device's clock may give an object that becomes a number with
+            `float()` once the device has got there.
 
     Raises:
         ConfigError: capacity below 1.
@@ -65,6 +68,7 @@ class Recorder:
         "_fp_end",
         "_fp_start",
         "_gradients",
+        "_lagging",
         "_launches",
         "_opened",
         "_previous_end",
@@ -75,6 +79,7 @@ class Recorder:
         "group",
         "label",
         "meta",
+        "now",
         "rank",
         "ready",
         "serial",
@@ -92,6 +97,7 @@ class Recorder:
         capacity: int = 256,
         enabled: bool = True,
         meta: dict[str, str] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if capacity < 1:
             raise ConfigError(
@@ -99,6 +105,7 @@ class Recorder:
             )
         self.rank, self.world_size, self.group, self.backend, self.label = rank, world_size, group, backend, label
         self.enabled, self.meta = enabled, dict(meta or {})
+        self.now, self._lagging = clock, clock is not time.perf_counter
         self.ready: list[float | None] = []
         self.serial = next(_serials)
         self.epoch_offset_s = _epoch_offset_s()
@@ -126,22 +133,22 @@ class Recorder:
             return
         self._step, self._launches = step, []
         self._fp_start = self._fp_end = self._bp_end = None
-        self._opened = _now()
+        self._opened = self.now()
 
     def fp_start(self) -> None:
         """Forward starts; the first call of an iteration counts (accumulation runs several forwards)."""
         if self.enabled and self._fp_start is None:
-            self._fp_start = _now()
+            self._fp_start = self.now()
 
     def fp_end(self) -> None:
         """Forward has ended; the last call counts."""
         if self.enabled:
-            self._fp_end = _now()
+            self._fp_end = self.now()
 
     def bp_end(self) -> None:
         """Backward has ended; the last call counts."""
         if self.enabled:
-            self._bp_end = _now()
+            self._bp_end = self.now()
 
     def launched(self, segment: Segment, size_bytes: int, dtype: str, kind: str = "all_reduce") -> Launch | None:
         """A collective starts now.
@@ -157,14 +164,14 @@ class Recorder:
         """
         if not self.enabled:
             return None
-        launch = Launch(segment, size_bytes, dtype, kind)
+        launch = Launch(segment, size_bytes, dtype, kind, self.now())
         self._launches.append(launch)
         return launch
 
-    def finished(self, token: Launch | None) -> None:
-        """The collective's result is complete; the first call counts."""
+    def finished(self, token: Launch | None, at_s: float | None = None) -> None:
+        """The collective's result is complete, now or `at_s`; the first call counts."""
         if token is not None and token.end_s is None:
-            token.end_s = _now()
+            token.end_s = self.now() if at_s is None else at_s
 
     def set_times(self, token: Launch | None, start_s: float, end_s: float) -> None:
         """Replace a collective's times (s, perf_counter's axis) by the device's, also after the iteration has ended."""
@@ -177,9 +184,11 @@ class Recorder:
         A collective that never finished ends here. Without `fp_start` (no model known) forward starts where the previous
         iteration ended; without `bp_end` backward ends with the last gradient or, failing that, with the iteration.
         """
-        end = _now()
+        end = self.now()
         if self.enabled and self._opened is not None:
             self._closed.append(self._close(end, plan, overlap))
+            if self._lagging and len(self._closed) > _DEVICE_LAG:
+                self._closed[-_DEVICE_LAG - 1].settle()  # the device has passed it: keep numbers, not events
             self._previous_end = end
         else:
             self._previous_end = None  # an iteration that was not recorded leaves no end to measure data wait from
@@ -200,7 +209,9 @@ class Recorder:
         closed.fp_start = start if start is not None else end
         closed.fp_end = self._fp_end
         bp_end = self._bp_end
-        closed.bp_end = bp_end if bp_end is not None else max((r for r in closed.ready if r is not None), default=end)
+        closed.bp_end = (
+            bp_end if bp_end is not None else max((r for r in closed.ready if r is not None), key=float, default=end)
+        )
         return closed
 
     @property
