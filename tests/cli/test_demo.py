@@ -8,8 +8,6 @@ import signal
 import subprocess
 import uuid
 
-import pytest
-
 from gradweave.trace.files import load_dir
 from tests.cli.command import COMMAND, environment, gradweave, processes_with, wait_until
 
@@ -33,8 +31,7 @@ def test_the_demo_trains_with_three_splits_and_writes_a_report(tmp_path):
     assert "tokens/s" in result.stderr
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
-def test_an_interrupt_in_the_middle_of_training_leaves_no_process(tmp_path, sent):
+def test_ctrl_c_in_the_middle_of_training_leaves_no_process(tmp_path):
     token = uuid.uuid4().hex
     process = subprocess.Popen(
         [*COMMAND, "demo", "--seconds", "300", "--out", str(tmp_path)],
@@ -47,9 +44,9 @@ def test_an_interrupt_in_the_middle_of_training_leaves_no_process(tmp_path, sent
         seen = next(line for line in process.stderr if "tokens/s" in line)
         assert "step" in seen
         assert len(processes_with(token)) == 3
-        process.send_signal(sent)
+        process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=25)
-        assert process.returncode == 128 + sent
+        assert process.returncode == 130
         assert "Traceback" not in errors
         assert wait_until(lambda: not processes_with(token), timeout=5)
         assert not (tmp_path / "report.html").exists()
