@@ -16,8 +16,10 @@ thread, a Gloo default group with a timeout of 30 s, and forget named groups and
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import pickle
+import random
 import socket
 import sys
 import time
@@ -26,6 +28,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+from gradweave.errors import CollectiveError, GradweaveError
 
 from . import worker
 
@@ -66,8 +70,8 @@ def run(world_size: int, fn: Callable[..., Any], *args: Any, timeout: float = 60
     failures = {rank: answer for rank, answer in answers.items() if isinstance(answer, worker.Failure)}
     if not failures:
         return [answers[rank] for rank in range(world_size)]
-    if len({f.kind for f in failures.values()}) > 1 or len(failures) < world_size:
-        # Ranks that ended differently may have left a collective half done: its remains must not meet the next test.
+    if len(failures) < world_size or not all(_is_clean(failure) for failure in failures.values()):
+        # A collective may be half done: its remains must not meet the next test.
         _discard(world_size)
     first = failures[min(failures)]
     cause = WorkerError(_report(failures, [r for r in range(world_size) if r not in answers]))
@@ -112,10 +116,14 @@ def shutdown() -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that is free now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A TCP port of the loopback interface that is free now, outside the range from which outgoing connections take theirs."""
+    chooser = random.SystemRandom()
+    for _ in range(100):
+        port = chooser.randrange(15000, 30000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port between 15000 and 30000")
 
 
 class _Pool:
@@ -196,6 +204,11 @@ def _outcome(rank: int, process: BaseProcess, conn: Connection, deadline: float)
         error = answer.error or WorkerError(answer.text)
         return Outcome(rank, error=error, exit_code=process.exitcode, text=answer.text)
     return Outcome(rank, value=answer, exit_code=process.exitcode)
+
+
+def _is_clean(failure: worker.Failure) -> bool:
+    """Whether the rank was refused by a check, which all ranks pass or fail together, and lost no peer."""
+    return isinstance(failure.error, GradweaveError) and not isinstance(failure.error, CollectiveError)
 
 
 def _report(failures: dict[int, worker.Failure], missing: list[int]) -> str:
