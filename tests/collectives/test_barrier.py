@@ -10,7 +10,7 @@ import pytest
 
 import gradweave as gw
 from gradweave.errors import CollectiveError, ConfigError
-from tests.support import pool
+from tests.support import needs_free_order, pool
 
 
 def waits(rank: int, world_size: int) -> float:
@@ -48,7 +48,9 @@ def test_only_the_groups_ranks_take_part() -> None:
     assert pool.run(3, in_subgroup) == ["through"] * 3
 
 
-def test_the_ranks_that_did_not_come_are_named_on_those_that_did(absent: int = 0) -> None:
+@needs_free_order
+def test_the_ranks_that_did_not_come_are_named_on_those_that_did() -> None:
+    absent = 0
     outcomes = pool.fresh(3, missing, absent)
     for outcome in outcomes:
         if outcome.rank != absent:

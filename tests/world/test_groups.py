@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradweave.errors import ConfigError, GroupError, MismatchError
-from tests.support import pool
+from tests.support import needs_free_order, pool
 
 
 def _sum(pg, value: float) -> float:
@@ -139,6 +139,7 @@ def test_private_groups_of_overlapping_groups_do_not_wait_for_each_other() -> No
     assert pool.run(3, overlapping_private) == [[2.0, 3.0] * 2, [2.0, 2.0, 3.0] * 2, [2.0, 3.0] * 2]
 
 
+@needs_free_order
 def test_private_collectives_do_not_interleave_with_the_users() -> None:
     assert pool.run(2, private_is_apart) == [True, True]
 
