@@ -48,4 +48,4 @@ def common_peer(ddp: DistributedDataParallel, candidate: bool) -> int:
 def _send(ddp: DistributedDataParallel, tensors: dict[str, Tensor], root: int) -> None:
     group = ddp._engine.group
     with torch.no_grad():
-        broadcast(tensors, root=group.ranks[root], group=group, check=False)
+        broadcast(tensors, root=root, group=group, check=False)
