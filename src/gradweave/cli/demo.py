@@ -45,7 +45,11 @@ def demo(
     if code:
         raise typer.Exit(code)
     report = _write_report(folder)
-    result = {**json.loads((folder / "result.json").read_text()), "report": str(report), "traces": str((folder / "traces").resolve())}
+    result = {
+        **json.loads((folder / "result.json").read_text()),
+        "report": str(report),
+        "traces": str((folder / "traces").resolve()),
+    }
     if as_json:
         print_json(result)
     else:
