@@ -155,12 +155,17 @@ def test_a_rank_without_tokens_may_skip_backward() -> None:
         assert error(result, token_mean([[5], [0]])) < TOLERANCE
 
 
+def bad_weight(rank: int, world_size: int, value: float) -> None:
+    model = mlp()
+    optimizer = wrapped(model, weight=lambda: value)
+    loss_of(model, batch()).backward()
+    optimizer.step()
+
+
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_weight_that_is_no_count_is_refused(value: float) -> None:
-    model = mlp()
-    optimizer = gw.DistributedOptimizer(sgd(model), model, weight=lambda: value)
     with pytest.raises(gw.ConfigError, match=r"weight\(\) returned"):
-        loss_of(model, batch()).backward()
+        pool.run(2, bad_weight, value)
 
 
 @pytest.mark.parametrize(
