@@ -24,7 +24,7 @@ def main(names: list[str]) -> int:
     failed = []
     for path in chosen:
         print(f"=== {path.stem}", flush=True)
-        if subprocess.run([sys.executable, str(path)], cwd=ROOT).returncode:
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{path.stem}"], cwd=ROOT).returncode:
             failed.append(path.stem)
     print(f"{len(chosen) - len(failed)} benchmarks ran, {len(failed)} failed{': ' + ' '.join(failed) if failed else ''}")
     return 1 if failed else 0

@@ -24,8 +24,8 @@ class CollectiveEvent:
     """One collective of one iteration on one rank.
 
     `segment` is the segment's index and `first..last` its gradients; a segment that holds several dtypes travels as several
-    messages, each an event of its own. `ready_s` is when its last gradient was ready, `start_s` when it was launched, `end_s` when
-    its result was complete.
+    messages, each an event of its own. `ready_s` is when its last gradient was ready, `start_s` when it was launched, `end_s`
+    when its result was complete.
     """
 
     segment: int

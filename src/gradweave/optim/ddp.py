@@ -111,18 +111,16 @@ class DistributedDataParallel(Module, Joinable):
         self.forward_sync_buffers, init_buffers = ddp_args.buffer_flags(broadcast_buffers, forward_sync_buffers)
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view, self.batched_grad_copy = gradient_as_bucket_view, batched_grad_copy
-        self.skip_all_reduce_unused_params = skip_all_reduce_unused_params
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.bucket_bytes_cap, self.bucket_bytes_cap_list = ddp_args.caps_bytes(bucket_cap_mb, bucket_cap_mb_list)
         self._strategy = ddp_args.strategy(strategy, bucket_cap_mb, bucket_cap_mb_list)
         if check_reduction:
             warnings.warn("check_reduction is deprecated and ignored", FutureWarning, stacklevel=2)
-        seconds = None if timeout is None else check_timeout(timeout)
         self._options = EngineOptions(
             overlap=overlap,
             reduce_dtype=reduce_dtype,
             finish_in_backward=True,
-            timeout_s=seconds,
+            timeout_s=check_timeout(timeout),
             record=record,
             label=label or next_label("ddp"),
             model_name=type(module).__name__,
@@ -146,8 +144,6 @@ class DistributedDataParallel(Module, Joinable):
         )
         claim(self, named)
         self.logger = DDPLogger(self)
-        self._unfinished: list[str] = []
-        self._buffer_hook: Any = None
         ref = weakref.ref(self)
 
         def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -95,7 +95,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             accumulate=accumulate,
             reduce_dtype=reduce_dtype,
             weight=weight,
-            timeout_s=None if timeout is None else check_timeout(timeout),
+            timeout_s=check_timeout(timeout),
             record=record,
             label=label or next_label("optimizer"),
             model_name=type(source).__name__ if isinstance(source, torch.nn.Module) else "",

@@ -96,7 +96,8 @@ class Engine:
         self.broken: Exception | None = None
         self.live_size: int | None = None
         self.incomplete: list[str] = []
-        self.launching = self.dividing = self._syncing = False
+        self.launching = self.dividing = self.divides_now = self._syncing = False
+        self.divide_by: float = 1
         self.weight_sum, self.weight_now = 0.0, 1.0
         self.total_weight: float | None = None
         self.sequence = 0
@@ -282,6 +283,8 @@ class Engine:
             slot.fires = 0
         if self.options.weight is not None:
             settle.take_weight(self, agree_now=last)
+        self.divide_by = self.divisor
+        self.divides_now = last and self.reducer.predivided and self.divide_by != 1
 
     def _backward_ended(self) -> None:
         self.recorder.bp_end()

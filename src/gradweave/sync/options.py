@@ -78,8 +78,10 @@ class EngineOptions:
         return {**named, "gradweave": __version__, "torch": str(torch.__version__)}
 
 
-def check_timeout(value: float | timedelta) -> float:
-    """Seconds of a timeout given as seconds or timedelta; ConfigError unless it is finite and positive."""
+def check_timeout(value: float | timedelta | None) -> float | None:
+    """Seconds of a timeout given as seconds, timedelta or None; ConfigError unless it is finite and positive."""
+    if value is None:
+        return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
         raise ConfigError(

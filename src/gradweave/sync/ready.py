@@ -46,8 +46,8 @@ def before(engine: Engine, slot: Slot, gradients: Gradients) -> Gradients | None
         return _into_existing(engine, slot, gradient)
     if engine.options.weight is not None:
         torch.mul(gradient, engine.weight_now, out=view)
-    elif engine.dividing and engine.reducer.predivided and slot.fires + 1 >= slot.expected and engine.divisor != 1:
-        torch.div(gradient, divisor_for(engine.divisor, view), out=view)
+    elif engine.divides_now and slot.fires + 1 >= slot.expected:
+        torch.div(gradient, divisor_for(engine.divide_by, view), out=view)
         slot.divided = True
     else:
         view.copy_(gradient)
@@ -57,7 +57,7 @@ def before(engine: Engine, slot: Slot, gradients: Gradients) -> Gradients | None
 def _into_existing(engine: Engine, slot: Slot, gradient: Tensor) -> Gradients | None:
     """Torch will add to `.grad`: make the new part fit what is there."""
     if slot.divided:
-        return (gradient * (engine.weight_now / engine.divisor) if engine.options.weight else gradient / engine.divisor,)
+        return (gradient * (engine.weight_now / engine.divide_by) if engine.options.weight else gradient / engine.divide_by,)
     if not slot.used and slot.param.grad is not None and (carry := _carry(engine)) != 1:
         slot.param.grad.mul_(carry)
     return _weighted(engine, gradient)
@@ -93,8 +93,8 @@ def after(engine: Engine, slot: Slot, param: torch.nn.Parameter) -> None:
         completion.adopt(engine, slot, gradient)
     if not engine.dividing or slot.fires < slot.expected or slot.ready:
         return
-    if not slot.divided and slot.view is not None and not slot.sparse and engine.reducer.predivided:
-        slot.view.div_(divisor_for(engine.divisor, slot.view))
+    if engine.divides_now and not slot.divided and slot.view is not None and not slot.sparse:
+        slot.view.div_(divisor_for(engine.divide_by, slot.view))
         slot.divided = True
     _mark_ready(engine, slot)
 
