@@ -46,8 +46,8 @@ class DistributedDataParallel(Module, Joinable):
         device_ids, output_device, dim, broadcast_buffers, init_sync, process_group, bucket_cap_mb, find_unused_parameters,
         check_reduction, gradient_as_bucket_view, static_graph, device_mesh, skip_all_reduce_unused_params, bucket_cap_mb_list,
         batched_grad_copy, forward_sync_buffers: as in torch 2.13. Gradients are always views of the reduction's buffer, and
-            the buffer is
-            left alone when somebody still holds gradients of an earlier step; graphs are always treated as static_graph would.
+            the buffer is left alone when somebody still holds gradients of an earlier step; every graph is treated as
+            static_graph would.
         delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision: refused.
         strategy: which gradients travel together, as in `DistributedOptimizer`; excludes bucket_cap_mb and bucket_cap_mb_list.
         overlap: False reduces after backward has ended.
@@ -112,8 +112,8 @@ class DistributedDataParallel(Module, Joinable):
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view, self.batched_grad_copy = gradient_as_bucket_view, batched_grad_copy
         self.require_backward_grad_sync = self.require_forward_param_sync = True
-        self.bucket_bytes_cap, self.bucket_bytes_cap_list = ddp_args.caps_bytes(bucket_cap_mb, bucket_cap_mb_list)
         self._strategy = ddp_args.strategy(strategy, bucket_cap_mb, bucket_cap_mb_list)
+        self.bucket_bytes_cap, self.bucket_bytes_cap_list = ddp_args.caps_bytes(bucket_cap_mb, bucket_cap_mb_list)
         if check_reduction:
             warnings.warn("check_reduction is deprecated and ignored", FutureWarning, stacklevel=2)
         self._options = EngineOptions(
@@ -165,7 +165,7 @@ class DistributedDataParallel(Module, Joinable):
             work = Join.notify_join_context(self)
             if work is not None or self._join_config.enable:
                 tell_joined(self)
-            if self.require_forward_param_sync and self.forward_sync_buffers:
+            if self.will_sync_module_buffers():
                 ddp_sync.sync_buffers(self)
             inputs, kwargs = ddp_args.to_device(inputs, kwargs, self.device_ids, self.device)
             output = self.module(*inputs, **kwargs)
@@ -208,6 +208,15 @@ class DistributedDataParallel(Module, Joinable):
     def _updates_us(self, optimizer: torch.optim.Optimizer) -> bool:
         known = self._engine.table.by_id
         return any(id(param) in known for group in optimizer.param_groups for param in group["params"][:1])
+
+    def will_sync_module_buffers(self) -> bool:
+        """Whether the next forward copies rank 0's buffers to all ranks first."""
+        return self.require_forward_param_sync and self.forward_sync_buffers and bool(ddp_sync.module_buffers(self))
+
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(module: Module, params_and_buffers_to_ignore: Any) -> None:
+        """Leave these parameters and buffers alone, by their full names; called before wrapping, as in torch."""
+        module._ddp_params_and_buffers_to_ignore = list(params_and_buffers_to_ignore)
 
     def synchronize(self) -> None:
         """Gradients are reduced when backward returns; kept so that clipping treats both wrappers alike."""

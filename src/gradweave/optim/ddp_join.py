@@ -43,8 +43,8 @@ class DDPJoinHook(JoinHook):
         """Shadow one forward and backward of the live ranks."""
         ddp = self._ddp
         live, reduces = _exchange(ddp, False, False)
-        if ddp.forward_sync_buffers and ddp.require_forward_param_sync and (buffers := ddp_sync.module_buffers(ddp)):
-            ddp_sync._send(ddp, buffers, ddp_sync.common_peer(ddp, False))
+        if ddp.will_sync_module_buffers():
+            ddp_sync.sync_buffers(ddp, live=False)
         if reduces:
             ddp._engine.live_size = None if ddp._divide_by_initial else live
             ddp._close_iteration()

@@ -30,11 +30,9 @@ def sync_module(ddp: DistributedDataParallel, root: int, buffers: bool) -> None:
     _send(ddp, tensors, root)
 
 
-def sync_buffers(ddp: DistributedDataParallel) -> None:
+def sync_buffers(ddp: DistributedDataParallel, live: bool = True) -> None:
     """Copy the buffers of the authoritative peer to all peers: peer 0, or under join the last peer that still has inputs."""
-    buffers = module_buffers(ddp)
-    if buffers:
-        _send(ddp, buffers, common_peer(ddp, True) if ddp._join_config.enable else 0)
+    _send(ddp, module_buffers(ddp), common_peer(ddp, live) if ddp._join_config.enable else 0)
 
 
 def common_peer(ddp: DistributedDataParallel, candidate: bool) -> int:

@@ -236,8 +236,9 @@ class Engine:
         return self.state is State.OPEN and not in_backward() and self.micro >= self.backwards
 
     def close(self) -> None:
-        """Take the hooks off; the parameters are plain again."""
+        """Take the hooks off and end the communicator; the parameters are plain again."""
         self.hooks.detach()
+        communicators.destroy(self.pg)
 
     # -- windows -------------------------------------------------------------------------------------------------------------
 

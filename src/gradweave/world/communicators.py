@@ -99,11 +99,17 @@ def timeout_of(group: ProcessGroup) -> timedelta | None:
     return getattr(options, "_timeout", None)
 
 
+def destroy(group: ProcessGroup) -> None:
+    """End one communicator made here, if torch has not ended it already; local, no other rank is asked."""
+    if group in _made:
+        _made.remove(group)
+    if dist.is_initialized() and is_live(group):
+        dist.destroy_process_group(group)
+
+
 @names.on_reset
 def destroy_all() -> None:
     """End every communicator made here that is still alive; objects that hold one are unusable afterwards."""
     _controls.clear()
     while _made:
-        group = _made.pop()
-        if dist.is_initialized() and is_live(group):
-            dist.destroy_process_group(group)
+        destroy(_made[-1])
