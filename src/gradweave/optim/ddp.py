@@ -11,7 +11,6 @@ all-reduce.
 from __future__ import annotations
 
 import contextlib
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -28,7 +27,7 @@ from gradweave.model import Segment
 from gradweave.optim import ddp_args, ddp_sync
 from gradweave.optim.ddp_join import DDPJoinHook, tell_joined
 from gradweave.optim.ddp_logging import DDPLogger
-from gradweave.optim.naming import find_tensors
+from gradweave.optim.naming import find_tensors, warn_if_compiled_whole
 from gradweave.optim.registry import check_free, claim, next_label
 from gradweave.reduce import Cast, CommHook, Dense
 from gradweave.split import SplitStrategy, as_strategy
@@ -101,7 +100,7 @@ class DistributedDataParallel(Module, Joinable):
     ) -> None:
         super().__init__()
         Joinable.__init__(self)
-        ddp_args.refuse(delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision)
+        ddp_args.refuse(delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision, check_reduction)
         self.process_group, self.device_mesh = ddp_args.resolve_group(process_group, device_mesh)
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self.module, self.dim = module, dim
@@ -114,8 +113,6 @@ class DistributedDataParallel(Module, Joinable):
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self._strategy = ddp_args.strategy(strategy, bucket_cap_mb, bucket_cap_mb_list)
         self.bucket_bytes_cap, self.bucket_bytes_cap_list = ddp_args.caps_bytes(bucket_cap_mb, bucket_cap_mb_list)
-        if check_reduction:
-            warnings.warn("check_reduction is deprecated and ignored", FutureWarning, stacklevel=2)
         self._options = EngineOptions(
             overlap=overlap,
             reduce_dtype=reduce_dtype,
@@ -125,6 +122,8 @@ class DistributedDataParallel(Module, Joinable):
             label=label or next_label("ddp"),
             model_name=type(module).__name__,
         )
+        if overlap:
+            warn_if_compiled_whole(module, self._options.label)
         self._comm_hook: tuple[Any, Callable[..., Any]] | None = None
         self._attach()
         if init_sync:

@@ -17,8 +17,12 @@ from gradweave.split import SplitStrategy
 _MIB = 1024 * 1024
 
 
-def refuse(delay_all_reduce_named_params: Any, param_to_hook_all_reduce: Any, mixed_precision: Any) -> None:
-    """Refuse what this wrapper does not do."""
+def refuse(
+    delay_all_reduce_named_params: Any, param_to_hook_all_reduce: Any, mixed_precision: Any, check_reduction: bool
+) -> None:
+    """Refuse what this wrapper does not do; warn of what torch itself has given up."""
+    if check_reduction:
+        warnings.warn("check_reduction is deprecated and ignored", FutureWarning, stacklevel=3)
     given = {
         "delay_all_reduce_named_params": delay_all_reduce_named_params,
         "param_to_hook_all_reduce": param_to_hook_all_reduce,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -57,6 +59,18 @@ def select(optimizer: torch.optim.Optimizer, named: Named) -> Named:
             fix="pass the model that the optimizer was made for; after model.to(device) make the optimizer again",
         )
     return chosen
+
+
+def warn_if_compiled_whole(model: torch.nn.Module, label: str) -> None:
+    """Warn about a model compiled as one graph: its gradients all come at the end of backward, so nothing can overlap."""
+    # Whoever has compiled a model has imported torch._dynamo; importing it here would cost everybody else seconds and memory.
+    dynamo = sys.modules.get("torch._dynamo")
+    if (dynamo and isinstance(model, dynamo.OptimizedModule)) or getattr(model, "_compiled_call_impl", None) is not None:
+        warnings.warn(
+            f"{label}: the model is compiled as a whole, so its gradients all arrive when backward ends and no reduction "
+            "overlaps it; compile it block by block (for block in model.blocks: block.compile()) to overlap",
+            stacklevel=4,
+        )
 
 
 def find_tensors(value: Any) -> Iterable[torch.Tensor]:

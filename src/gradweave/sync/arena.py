@@ -36,8 +36,9 @@ class Arena:
         self.offsets: list[int] = []
         total = 0
         for slot in self.slots:
+            total += total % 2 if slot.dtype.is_complex else 0  # a complex view starts at an even offset
             self.offsets.append(total)
-            total += slot.param.numel() * (2 if slot.dtype.is_complex else 1)
+            total += _elems(slot)
         self.gradient_elems = total
         self.allocate()
 
@@ -57,7 +58,7 @@ class Arena:
 
     def end_of(self, last: int) -> int:
         """Offset behind slot number `last` of this arena."""
-        return self.offsets[last + 1] if last + 1 < len(self.offsets) else self.gradient_elems
+        return self.offsets[last] + _elems(self.slots[last])
 
     def held_elsewhere(self) -> bool:
         """Whether somebody holds gradients of an earlier iteration, so that writing here would change them.
@@ -75,11 +76,15 @@ class Arena:
         return int(torch._C._storage_Use_Count(self.flat.untyped_storage()._cdata))
 
 
+def _elems(slot: Slot) -> int:
+    """Real elements of a slot."""
+    return slot.param.numel() * (2 if slot.dtype.is_complex else 1)
+
+
 def _slot_view(flat: Tensor, slot: Slot, offset: int) -> Tensor:
     """The slot's part of the buffer, in the parameter's shape, with its strides where they are dense."""
     param = slot.param
-    elems = param.numel() * (2 if slot.dtype.is_complex else 1)
-    part = flat[offset : offset + elems]
+    part = flat[offset : offset + _elems(slot)]
     if slot.dtype.is_complex:
         part = torch.view_as_complex(part.view(-1, 2))
     if param.is_contiguous() or not _is_dense(param):

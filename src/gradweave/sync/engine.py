@@ -96,6 +96,7 @@ class Engine:
         self.broken: Exception | None = None
         self.live_size: int | None = None
         self.incomplete: list[str] = []
+        self.sent_plan: tuple[int, ...] = ()
         self.launching = self.dividing = self.divides_now = self._syncing = False
         self.divide_by: float = 1
         self.weight_sum, self.weight_now = 0.0, 1.0
@@ -202,7 +203,7 @@ class Engine:
     def step_done(self) -> None:
         """The optimizer has stepped: the iteration ends, the next one begins."""
         self.state = State.IDLE
-        self.recorder.iteration_end(self.layout.boundaries if self.layout else (), self.options.overlap)
+        self.recorder.iteration_end(self.sent_plan, self.options.overlap)
         self.step += 1
         self.watch.step = self.step
         self.recorder.begin(self.step)
@@ -326,6 +327,8 @@ class Engine:
             settle.settle(self)
         if keep:
             completion.check_untouched(self)
+        assert self.layout is not None
+        self.sent_plan = self.layout.boundaries
         completion.send_rest(self)
         completion.wait_and_restore(self, keep)
         self.state = State.REDUCED

@@ -122,10 +122,14 @@ class Recorder:
         live.register(self)
 
     def set_gradients(self, infos: Sequence[GradientInfo]) -> None:
-        """Name the gradients in index order; called between iterations, again when the order is fixed or changed."""
+        """Name the gradients in index order; called again when the order is fixed or changed.
+
+        Ready times of the open iteration move with their gradients.
+        """
+        known = {info.name: at for info, at in zip(self._gradients, self.ready, strict=True)}
         self._gradients = tuple(infos)
         self._blank = [None] * len(self._gradients)
-        self.ready[:] = self._blank  # in place: the engine may hold the list
+        self.ready[:] = [known.get(info.name) for info in self._gradients]  # in place: the engine may hold the list
 
     def begin(self, step: int) -> None:
         """Open iteration `step` (from 0)."""
