@@ -112,3 +112,13 @@ def test_without_gradients_the_direction_is_still_named() -> None:
 def test_a_model_of_many_gradients_is_diagnosed_quickly() -> None:
     _, found = one((1500, 2999), count=3000, size_bytes=4_000, steps_each=4)
     assert found is not None and found.number in (1, 2, 3)
+
+
+def test_no_suggestion_promises_less_exposed_time_than_the_lower_bound() -> None:
+    summary, found = one((79, 159), **FAST)
+    assert found is not None and found.expected_exposed_s is not None
+    raised = replace(summary, bound=replace(summary.bound, exposed_s=found.expected_exposed_s + 0.004))
+    (wrapper,) = summarise(synthetic.run(plans=(((79, 159), True),), **FAST))
+    again = diagnose(raised, wrapper.sizes_bytes)
+    assert again is None or again.expected_exposed_s is None or again.expected_exposed_s >= found.expected_exposed_s + 0.004
+    assert again is not None

@@ -121,7 +121,7 @@ def _serial(summary: PlanSummary, setting: Setting | None) -> Scenario | None:
     if summary.overlap:
         fix = "Overlap is on, but no gradient is announced before backward ends: compile the model per block, not as a whole."
         return Scenario(None, "Communication in serial although overlap is on", symptom, fix)
-    expected = None if setting is None else setting.exposed_s(summary.plan)
+    expected = None if setting is None else _at_least_the_bound(summary, setting.exposed_s(summary.plan))
     advice = "Let them proceed in parallel: overlap=True." + ("" if expected is None else _expectation(summary, expected))
     return Scenario(None, "Communication and computation proceed in serial", symptom, advice, None, expected)
 
@@ -174,9 +174,14 @@ def _scenario(
     setting: Setting,
 ) -> Scenario:
     """Correct the interpolation by its own error on the present plan, and say what it stands on."""
-    expected = max(0.0, summary.exposed_s.median - (base - predicted))
+    expected = _at_least_the_bound(summary, summary.exposed_s.median - (base - predicted))
     guess = "" if setting.ready_is_measured else " Ready times were not recorded: they are taken as even over backward."
     return Scenario(number, _TITLES[number], symptom, advice + _expectation(summary, expected) + guess, plan, expected)
+
+
+def _at_least_the_bound(summary: PlanSummary, expected_s: float) -> float:
+    """An interpolation may promise more than any split can give: never less exposed time than the lower bound."""
+    return max(0.0, expected_s, summary.bound.exposed_s or 0.0)
 
 
 def _expectation(summary: PlanSummary, expected: float) -> str:
