@@ -180,10 +180,8 @@ def _reduce_sparse(engine: Engine, slot: Slot, keep: bool) -> None:
     assert engine.layout is not None
     segment = engine.layout.segments[slot.bucket]
     token = engine.recorder.launched(segment, slot.info.size_bytes, slot.info.dtype, kind="all_gather")
-    try:
+    with engine.watch.naming(f"all_gather of the sparse gradient {slot.name}"):
         reduced = reduce_sparse(gradient, divisor, engine.pg)
-    except RuntimeError as error:
-        raise engine.watch.failure(f"all_gather of the sparse gradient {slot.name}", str(error)) from error
     engine.recorder.finished(token)
     if keep or slot.used:
         slot.param.grad = reduced

@@ -116,16 +116,12 @@ def take_weight(engine: Engine, agree_now: bool) -> None:
 def agree_weight(engine: Engine) -> None:
     """Sum the weights of all ranks: the divisor of this window, known before any gradient is divided."""
     total = torch.tensor([engine.weight_sum], dtype=torch.float64)
-    try:
+    with engine.watch.naming("all_reduce of the step's weight"):
         engine.control.allreduce([total]).wait()
-    except RuntimeError as error:
-        raise engine.watch.failure("all_reduce of the step's weight", str(error)) from error
     engine.total_weight = float(total.item()) or 1.0
 
 
 def _gather(engine: Engine, value: Any, what: str) -> list[Any]:
     engine.watch.at(what)
-    try:
+    with engine.watch.naming(what):
         return exchange(value, engine.control)
-    except RuntimeError as error:
-        raise engine.watch.failure(what, str(error)) from error

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -50,25 +50,35 @@ class Watch:
 
     def wait(self, ended: Callable[[float], bool], finish: Callable[[], None], what: str) -> None:
         """Wait until `ended`, then call `finish`; CollectiveError names `what`, group, step and the missing ranks."""
-        if not ended(_MARK_AFTER_S):
-            self._wait_long(ended, what)
-        try:
+        with self.naming(what):
+            if not ended(_MARK_AFTER_S):
+                self._wait_long(ended, what)
             finish()
+
+    @contextlib.contextmanager
+    def naming(self, what: str) -> Iterator[None]:
+        """Name what is waited for, should this process be terminated meanwhile; torch's errors become CollectiveError."""
+        self.pending = what
+        try:
+            yield
         except RuntimeError as error:
+            if isinstance(error, CollectiveError) and error.step is not None:
+                raise
             raise self.failure(what, str(error)) from error
+        finally:
+            self.pending = None
 
     def _wait_long(self, ended: Callable[[float], bool], what: str) -> None:
-        self.pending = what
         self._leave_mark()
         deadline = time.monotonic() + self.timeout_s + 5.0
         while not ended(_MARK_AFTER_S):
             if time.monotonic() > deadline:
                 raise self.failure(what, f"no answer within {self.timeout_s:g} s")
-        self.pending = None
 
     def failure(self, what: str, cause: str) -> CollectiveError:
         """The error to raise for a collective that failed, with the ranks that did not arrive."""
-        self.pending = None
+        first_line = cause.splitlines()[0] if cause else "nothing"
+        self.pending = f"{what}, which failed: torch says: {first_line}"
         self._leave_mark()
         time.sleep(min(_GRACE_S, self.timeout_s))
         missing = self._missing_ranks()
@@ -79,7 +89,7 @@ class Watch:
         else:
             who = "every rank arrived, but the connection between them broke"
         return CollectiveError(
-            f"{what} failed in {self.label}: {who} (torch says: {cause.splitlines()[0] if cause else 'nothing'})",
+            f"{what} failed in {self.label}: {who} (torch says: {first_line})",
             rule=f"all {self.group.size} ranks of the group take the same steps, within {self.timeout_s:g} s of each other",
             fix="look at the first error of the ranks that did not arrive; raise timeout= if they are only slow",
             rank=dist.get_rank() if dist.is_initialized() else None,
