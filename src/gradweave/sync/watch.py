@@ -8,6 +8,7 @@ older. A SIGTERM handler prints the pending collective, because torchrun ends th
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sys
 import threading
@@ -77,7 +78,7 @@ class Watch:
 
     def failure(self, what: str, cause: str) -> CollectiveError:
         """The error to raise for a collective that failed, with the ranks that did not arrive."""
-        first_line = cause.splitlines()[0] if cause else "nothing"
+        first_line = _plain(cause)
         self.pending = f"{what}, which failed: torch says: {first_line}"
         self._leave_mark()
         time.sleep(min(_GRACE_S, self.timeout_s))
@@ -116,6 +117,12 @@ class Watch:
             return missing
 
         return _in_time(read)
+
+
+def _plain(cause: str) -> str:
+    """The first line of what torch says, without the source file before it and the general advice behind it."""
+    line = cause.splitlines()[0] if cause else "nothing"
+    return re.sub(r"^\[\S+\] ", "", line).split(" This is typically")[0].rstrip(". ")
 
 
 def _store() -> Any:
