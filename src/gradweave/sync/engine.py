@@ -84,7 +84,7 @@ class Engine:
         self.pg = private_group(group, self.options.label, self.options.timeout_s)
         self.control = communicators.control(self.pg)
         limit = communicators.timeout_of(self.pg)
-        self.watch = Watch(group, f"{self.options.label}/{self.table.digest()}", limit.total_seconds() if limit else 1800.0)
+        self.watch = Watch(group, self.options.label, self.table.digest(), limit.total_seconds() if limit else 1800.0)
         self.reducer = reducer or self._default_reducer()
         self.recorder = self._make_recorder(infos)
         self.lane = lane_for(self.table.devices, group.backend)

@@ -41,6 +41,7 @@ class Hooks:
         """Move behind post-accumulate hooks that the user has registered since (torch calls them in order of registration)."""
         for slot in slots:
             handle, registered = self._after_handles[slot.pid], slot.param._post_accumulate_grad_hooks
+            slot.hooked = len(registered or ()) > 1
             if registered and next(reversed(registered)) != handle.id:
                 handle.remove()
                 self._after_handles[slot.pid] = slot.param.register_post_accumulate_grad_hook(self._after(slot.pid))

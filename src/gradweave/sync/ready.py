@@ -1,7 +1,8 @@
 """The hot path: what happens when autograd hands a gradient to its parameter.
 
     before   .grad is None    gradient / divisor -> its slot, in one pass; a view of the slot becomes `.grad`, without a copy
-             .grad is there   torch adds in place; the sum is divided afterwards, in the last micro-batch
+             .grad is there   torch adds in place; the sum is divided afterwards, in the last micro-batch; so it is where the
+                              user has hooks of his own on the accumulated gradient, which see it undivided
     after    the slot is complete; when it completes the next segment in order, that segment is sent
 
 The hook before sits on the gradient accumulator and not on the tensor, so that `torch.autograd.grad` is left alone.
@@ -46,7 +47,7 @@ def before(engine: Engine, slot: Slot, gradients: Gradients) -> Gradients | None
         return _into_existing(engine, slot, gradient)
     if engine.options.weight is not None:
         torch.mul(gradient, engine.weight_now, out=view)
-    elif engine.divides_now and slot.fires + 1 >= slot.expected:
+    elif engine.divides_now and not slot.hooked and slot.fires + 1 >= slot.expected:
         torch.div(gradient, divisor_for(engine.divide_by, view), out=view)
         slot.divided = True
     else:

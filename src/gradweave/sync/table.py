@@ -20,11 +20,12 @@ class Slot:
     """State of one gradient.
 
     `pid` is its place in registration order (never changes), `pos` its index in order of generation. `view` is where it lies in
-    the flat buffer, `expected` how often it fires in one backward (more than once with reentrant checkpointing).
+    the flat buffer, `expected` how often it fires in one backward (more than once with reentrant checkpointing), `hooked` says that
+    the user has post-accumulate hooks on it.
     """
 
     __slots__ = (
-        "bucket", "divided", "dtype", "expected", "fires", "launched", "leftover", "name", "node", "param", "pid", "pos", "ptr",
+        "bucket", "divided", "dtype", "expected", "fires", "hooked", "launched", "leftover", "name", "node", "param", "pid", "pos", "ptr",
         "ready", "sequence", "sparse", "used", "version", "view",
     )  # fmt: skip
 
@@ -35,7 +36,7 @@ class Slot:
         self.view: Tensor | None = None
         self.ptr = -1
         self.bucket = -1
-        self.sparse = False
+        self.sparse = self.hooked = False
         self.expected = 1
         self.sequence = 0
         self.version = -1

@@ -34,12 +34,13 @@ class Watch:
 
     Args:
         group: the ranks that take part.
-        label: the engine's name, equal on all ranks; part of the marks' keys.
+        label: the engine's name in errors.
+        key: equal on all ranks and to no other engine's; part of the marks' keys.
         timeout_s: seconds after which a wait is given up although the backend did not report an error.
     """
 
-    def __init__(self, group: Group, label: str, timeout_s: float) -> None:
-        self.group, self.label, self.timeout_s = group, label, timeout_s
+    def __init__(self, group: Group, label: str, key: str, timeout_s: float) -> None:
+        self.group, self.label, self.key, self.timeout_s = group, label, key, timeout_s
         self.step, self.place = 0, "construction"
         self.pending: str | None = None
         _waiting.add(self)
@@ -99,7 +100,7 @@ class Watch:
         )
 
     def _key(self, rank: int) -> str:
-        return f"gradweave/mark/{self.group.name}/{self.label}/{rank}"
+        return f"gradweave/mark/{self.group.name}/{self.label}/{self.key}/{rank}"
 
     def _leave_mark(self) -> None:
         mark = f"{self.step} {self.place}"
