@@ -20,14 +20,32 @@ class Slot:
     """State of one gradient.
 
     `pid` is its place in registration order (never changes), `pos` its index in order of generation. `view` is where it lies in
-    the flat buffer, `expected` how often it fires in one backward (more than once with reentrant checkpointing), `hooked` says that
-    the user has post-accumulate hooks on it.
+    the flat buffer, `expected` how often it fires in one backward (more than once with reentrant checkpointing), `hooked` says
+    that the user has post-accumulate hooks on it.
     """
 
     __slots__ = (
-        "bucket", "divided", "dtype", "expected", "fires", "hooked", "launched", "leftover", "name", "node", "param", "pid", "pos", "ptr",
-        "ready", "sequence", "sparse", "used", "version", "view",
-    )  # fmt: skip
+        "bucket",
+        "divided",
+        "dtype",
+        "expected",
+        "fires",
+        "hooked",
+        "launched",
+        "leftover",
+        "name",
+        "node",
+        "param",
+        "pid",
+        "pos",
+        "ptr",
+        "ready",
+        "sequence",
+        "sparse",
+        "used",
+        "version",
+        "view",
+    )
 
     def __init__(self, pid: int, name: str, param: torch.nn.Parameter) -> None:
         self.pid, self.pos, self.name, self.param = pid, -1, name, param
