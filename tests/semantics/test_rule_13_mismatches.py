@@ -120,7 +120,7 @@ def diverging(rank: int, world_size: int, bad_step: int, timeout: float) -> tupl
     try:
         for step in range(bad_step + 1):
             if rank == 1 and step == bad_step:
-                time.sleep(timeout + 8)
+                time.sleep(timeout + 4)
                 return "left", 0.0
             started = time.monotonic()
             loss_of(model, batch(seed=step)).backward()
