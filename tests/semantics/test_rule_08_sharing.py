@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import gradweave as gw
 from tests.semantics.helpers import batch, collectives, error, loss_of, mlp, part, same_bits, sgd, weights, wrapped
 from tests.support import pool
 
@@ -175,3 +176,28 @@ def test_backward_with_create_graph_warns_and_still_averages() -> None:
     for messages, result in pool.run(2, create_graph):
         assert messages and "torch.autograd.grad(loss, inputs, create_graph=True)" in messages[0]
         assert error(result, weights(model)) < 1e-6
+
+
+# -- what only names can tell -----------------------------------------------------------------------------------------------
+
+
+def named_only(rank: int, world_size: int, accumulate: int) -> Tensor | str:
+    """All gradients come from re-entrant checkpoints, and the wrapper does not know the model."""
+    model = Checkpointed("all reentrant")
+    optimizer = gw.DistributedOptimizer(sgd(model), model.named_parameters(), accumulate=accumulate)
+    try:
+        return loop(model, optimizer, rank, world_size, accumulate, 1.0)
+    except gw.StateError as refusal:
+        return str(refusal)
+
+
+def test_reentrant_checkpoints_everywhere_work_with_named_parameters() -> None:
+    model = Checkpointed("all reentrant")
+    expected = loop(model, sgd(model), 0, 1, 1, 1.0)
+    for result in pool.run(2, named_only, 1):
+        assert error(result, expected) < 1e-6
+
+
+def test_where_micro_batches_cannot_be_counted_accumulate_is_refused_and_says_to_pass_the_model() -> None:
+    for text in pool.run(2, named_only, 2):
+        assert isinstance(text, str) and "pass the model instead of named parameters" in text
