@@ -157,6 +157,8 @@ class DistributedDataParallel(Module, Joinable):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module; in training, arrange that backward reduces the gradients."""
+        if self._engine.closed:
+            return self.module(*inputs, **kwargs)
         with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
             training = torch.is_grad_enabled()
             if training:

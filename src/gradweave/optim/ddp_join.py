@@ -48,7 +48,9 @@ class DDPJoinHook(JoinHook):
         if reduces:
             ddp._engine.live_size = None if ddp._divide_by_initial else live
             ddp._close_iteration()
+            ddp._engine.shadow = True
             ddp._engine.finish()
+            ddp._engine.shadow = False
             for slot in ddp._engine.table.slots:
                 slot.param.grad = None
         ddp.require_forward_param_sync = bool(reduces)

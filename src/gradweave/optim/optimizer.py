@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -23,6 +22,7 @@ from gradweave.collectives import broadcast
 from gradweave.errors import ConfigError, StateError
 from gradweave.model import Segment
 from gradweave.optim import naming
+from gradweave.optim.forward import watch_forward
 from gradweave.optim.registry import check_free, claim, next_label
 from gradweave.split import SplitStrategy, as_strategy
 from gradweave.sync import Engine, EngineOptions
@@ -122,7 +122,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             named, group=group, strategy=strategy, default=SplitStrategy.default(), options=self._options
         )
         claim(self, named)
-        self._forward_hooks = [] if self._model is None else _watch_forward(self._model, self._engine)
+        self._forward_hooks = [] if self._model is None else watch_forward(self._model, self._engine)
         if broadcast_parameters:
             broadcast(self._model if self._model is not None else dict(named), root=0, group=group)
         self._said_partial = False
@@ -364,20 +364,3 @@ def _check_wrapped(optimizer: object) -> None:
             rule="the first argument is a torch.optim.Optimizer",
             fix="DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)",
         )
-
-
-def _watch_forward(model: torch.nn.Module, engine: Engine) -> list[Any]:
-    """Tell the engine when the model's forward begins and ends."""
-    ref = weakref.ref(engine)
-
-    def before(module: torch.nn.Module, args: Any) -> None:
-        live = ref()
-        if live is not None and not torch.compiler.is_compiling():
-            live.forward_started()
-
-    def after(module: torch.nn.Module, args: Any, output: Any) -> None:
-        live = ref()
-        if live is not None and not torch.compiler.is_compiling():
-            live.forward_ended(naming.find_tensors(output))
-
-    return [model.register_forward_pre_hook(before), model.register_forward_hook(after)]

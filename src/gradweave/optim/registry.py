@@ -38,7 +38,8 @@ def owner_of(param: torch.Tensor) -> Any:
         return None
     reference = get_gradient_edge(param).node.metadata.get(_KEY)
     owner = reference() if isinstance(reference, weakref.ref) else None
-    return owner if owner is not None and getattr(owner, "_engine", None) is not None else None
+    engine = getattr(owner, "_engine", None)
+    return owner if engine is not None and not engine.closed else None
 
 
 def check_free(wrapper: Any, named: Iterable[tuple[str, torch.nn.Parameter]], label: str) -> None:

@@ -104,7 +104,8 @@ def send_next(engine: Engine) -> None:
     assert launcher is not None and layout is not None and layout.tail is not None
     if launcher.next == len(layout.segments) - 1:
         flags = [1.0 if slot.used else 0.0 for slot in layout.order]
-        layout.tail.copy_(torch.tensor([*flags, 1.0 if engine.plan.pending else 0.0]))
+        flags += [0.0 if engine.shadow else 1.0, 1.0 if engine.plan.pending else 0.0]
+        layout.tail.copy_(torch.tensor(flags))
     launcher.start_next(engine.divisor)
 
 
@@ -150,8 +151,8 @@ def wait_and_restore(engine: Engine, keep: bool) -> None:
     counts = layout.tail.tolist()
     seen = [flag > 0 for flag in counts]
     if engine.options.finish_in_backward:
-        most = max(counts[:-1])
-        engine.incomplete = [slot.name for slot in layout.order if counts[slot.pos] < most or most == 0]
+        taking_part = counts[-2]
+        engine.incomplete = [slot.name for slot in layout.order if counts[slot.pos] < taking_part]
     for slot in unused:
         if not slot.sparse:
             _restore(slot, seen[slot.pos], keep)

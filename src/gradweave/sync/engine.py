@@ -96,6 +96,7 @@ class Engine:
         self.broken: Exception | None = None
         self.live_size: int | None = None
         self.incomplete: list[str] = []
+        self.shadow = self.closed = False
         self.sent_plan: tuple[int, ...] = ()
         self.launching = self.dividing = self.divides_now = self._syncing = False
         self.divide_by: float = 1
@@ -238,6 +239,7 @@ class Engine:
 
     def close(self) -> None:
         """Take the hooks off and end the communicator; the parameters are plain again."""
+        self.closed = True
         self.hooks.detach()
         communicators.destroy(self.pg)
 

@@ -1,7 +1,7 @@
 """A plan laid over the flat buffers: which slice of which arena each segment sends.
 
 A segment whose gradients have several dtypes or devices is several messages, launched together. The engine's flags (one per
-gradient: did it get a value on this rank; and one for pending plan changes) ride behind the last gradient of the last message.
+gradient: did it get a value on this rank; one for taking part, one for pending plan changes) ride behind the last gradient of the last message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Layout:
         self.order, self.group, self.size, self.reducer = list(order), group, size, reducer
         for pos, slot in enumerate(self.order):
             slot.pos = pos
-        self.tail_elems = len(self.order) + 1
+        self.tail_elems = len(self.order) + 2
         dense = [slot for slot in self.order if not slot.sparse]
         self._last_key: Key | None = arena_key(dense[-1]) if dense else None
         by_key: dict[Key, list[Slot]] = {}
