@@ -253,3 +253,22 @@ def no_gradient_output(rank: int, world_size: int) -> list[float]:
 def test_the_wrapper_is_a_module_with_one_child() -> None:
     first, second = pool.run(2, no_gradient_output)
     assert first == pytest.approx(second) and len(first) == 4
+
+
+def closed(rank: int, world_size: int) -> tuple[float, float]:
+    """After close() the module trains alone, and can be wrapped again."""
+    module = nn.Linear(1, 1, bias=False)
+    model = gw.DistributedDataParallel(module)
+    model(torch.ones(1, 1)).sum().backward()
+    model.close()
+    module.zero_grad()
+    module(torch.full((1, 1), float(rank))).sum().backward()
+    alone = float(module.weight.grad)
+    again = gw.DistributedDataParallel(module)
+    module.zero_grad()
+    again(torch.full((1, 1), float(rank))).sum().backward()
+    return alone, float(module.weight.grad)
+
+
+def test_close_gives_the_plain_module_back() -> None:
+    assert pool.run(2, closed) == [(0.0, 0.5), (1.0, 0.5)]

@@ -30,7 +30,7 @@ def unfinished(rank: int, world_size: int, use: list[str], step: int, kwargs: di
 
 
 @pytest.mark.parametrize("step", [0, 1, 3])
-@pytest.mark.parametrize("use", [["a", "a"], ["a", "ab"], ["ab", "b"]], ids=str)
+@pytest.mark.parametrize("use", [["a", "a"], ["a", "ab"], ["ab", "b"], ["a", "b"]], ids=str)
 def test_an_unused_parameter_is_torchs_error_in_the_next_forward_on_every_rank(use: list[str], step: int) -> None:
     missing = sorted({"a", "b"} - (set(use[0]) & set(use[1])))
     for text in pool.run(2, unfinished, use, step, {}):

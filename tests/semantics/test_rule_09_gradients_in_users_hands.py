@@ -45,9 +45,9 @@ def test_every_way_to_forget_gradients_equals_the_single_process(way: str, overl
         assert error(result, alone()) < 1e-6
 
 
-def never_zeroed(rank: int, world_size: int) -> Tensor:
+def never_zeroed(rank: int, world_size: int, options: dict[str, Any]) -> Tensor:
     model = mlp()
-    return without_zeroing(model, wrapped(model), rank, world_size)
+    return without_zeroing(model, wrapped(model, **options), rank, world_size)
 
 
 def without_zeroing(model: nn.Module, optimizer: Any, rank: int, ranks: int) -> Tensor:
@@ -57,10 +57,17 @@ def without_zeroing(model: nn.Module, optimizer: Any, rank: int, ranks: int) -> 
     return weights(model)
 
 
-def test_gradients_that_are_never_zeroed_add_up_as_in_torch() -> None:
+def five() -> float:
+    return 5.0
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"overlap": False}, {"weight": five}, {"reduce_dtype": torch.float64}], ids=lambda o: "".join(o)
+)
+def test_gradients_that_are_never_zeroed_add_up_as_in_torch(options: dict[str, Any]) -> None:
     model = mlp()
     expected = without_zeroing(model, sgd(model), 0, 1)
-    for result in pool.run(2, never_zeroed):
+    for result in pool.run(2, never_zeroed, options):
         assert error(result, expected) < 1e-6
 
 

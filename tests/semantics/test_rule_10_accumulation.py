@@ -205,3 +205,101 @@ def both_ways(rank: int, world_size: int) -> None:
 def test_counting_micro_batches_in_two_ways_is_refused() -> None:
     with pytest.raises(gw.ConfigError, match=r"no_sync\(\) with accumulate=2"):
         pool.run(2, both_ways)
+
+
+# -- loops of other shapes --------------------------------------------------------------------------------------------------
+
+
+def varying(model: nn.Module, optimizer: Any, rank: int, ranks: int, counts: list[int]) -> Tensor:
+    for step, count in enumerate(counts):
+        for m in range(count):
+            loss_of(model, part(batch(seed=10 * step + m), rank, ranks)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return weights(model)
+
+
+def varying_distributed(rank: int, world_size: int, counts: list[int], overlap: bool) -> Tensor:
+    model = mlp()
+    return varying(model, wrapped(model, overlap=overlap), rank, world_size, counts)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("counts", [[1, 2, 3, 1], [3, 1, 2, 4]], ids=str)
+def test_the_number_of_backwards_per_step_may_change_from_step_to_step(counts: list[int], overlap: bool) -> None:
+    model = mlp()
+    expected = varying(model, sgd(model), 0, 1, counts)
+    for result in pool.run(2, varying_distributed, counts, overlap):
+        assert error(result, expected) < 1e-6
+
+
+def too_many(rank: int, world_size: int, overlap: bool) -> Tensor | str:
+    """Three backwards per step where two were announced."""
+    model = mlp()
+    optimizer = wrapped(model, accumulate=2, overlap=overlap)
+    try:
+        return varying(model, optimizer, rank, world_size, [2, 3, 2])
+    except gw.StateError as refusal:
+        return str(refusal)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_more_backwards_than_accumulate_says_are_refused_or_averaged_over_their_number(overlap: bool) -> None:
+    model = mlp()
+    optimizer = sgd(model)
+    for step, count in enumerate([2, 3, 2]):
+        for m in range(count):
+            (loss_of(model, batch(seed=10 * step + m)) / count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for result in pool.run(2, too_many, overlap):
+        if isinstance(result, str):
+            assert "accumulate=2" in result
+        else:
+            assert error(result, weights(model)) < 1e-6
+
+
+def step_twice(model: nn.Module, optimizer: Any, rank: int, ranks: int) -> Tensor:
+    for step in range(3):
+        loss_of(model, part(batch(seed=step), rank, ranks)).backward()
+        optimizer.step()
+        optimizer.step()
+        optimizer.zero_grad()
+    return weights(model)
+
+
+def stepped_twice(rank: int, world_size: int) -> Tensor:
+    model = mlp()
+    return step_twice(model, wrapped(model), rank, world_size)
+
+
+def test_a_second_step_uses_the_same_gradients_as_in_torch() -> None:
+    model = mlp()
+    expected = step_twice(model, sgd(model), 0, 1)
+    for result in pool.run(2, stepped_twice):
+        assert error(result, expected) < 1e-6
+
+
+def adversarial(rank: int, ranks: int, wrap: Callable[..., Any]) -> Tensor:
+    """Two networks, two optimizers: the generator's backward also runs through the discriminator."""
+    generator, judge = mlp(0), mlp(1)
+    ours, theirs = wrap(generator), wrap(judge)
+    for step in range(4):
+        noise, real = part(batch(seed=step), rank, ranks)
+        theirs.zero_grad()
+        (judge(real).square().mean() - judge(generator(noise).detach()).square().mean()).backward()
+        theirs.step()
+        ours.zero_grad()
+        judge(generator(noise)).square().mean().backward()
+        ours.step()
+    return torch.cat([weights(generator), weights(judge)])
+
+
+def adversarial_distributed(rank: int, world_size: int) -> Tensor:
+    return adversarial(rank, world_size, wrapped)
+
+
+def test_two_wrapped_networks_that_share_a_backward_equal_the_single_process() -> None:
+    expected = adversarial(0, 1, sgd)
+    for result in pool.run(2, adversarial_distributed):
+        assert error(result, expected) < 1e-6

@@ -1,7 +1,8 @@
 """A plan laid over the flat buffers: which slice of which arena each segment sends.
 
-A segment whose gradients have several dtypes or devices is several messages, launched together. The engine's flags (one per
-gradient: did it get a value on this rank; one for taking part, one for pending plan changes) ride behind the last gradient of the last message.
+A segment whose gradients have several dtypes or devices is several messages, launched together. The engine's flags ride behind
+the last gradient of the last message: one per gradient (did it get a value on this rank), one for taking part, and one for a
+pending change of plan.
 """
 
 from __future__ import annotations
