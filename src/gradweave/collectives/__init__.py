@@ -6,8 +6,9 @@ ranks mean the same. What needs torch lives in `runtime` and is imported at firs
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gradweave._lazy import attribute_loader
 
 if TYPE_CHECKING:
     from gradweave.collectives.runtime.allreduce import allreduce
@@ -19,19 +20,16 @@ if TYPE_CHECKING:
     from gradweave.collectives.runtime.transpose import alltoall
 
 _HOME_OF = {
-    "Pending": "pending",
-    "allgather": "gather",
-    "allreduce": "allreduce",
-    "alltoall": "transpose",
-    "barrier": "barrier",
-    "broadcast": "broadcast",
-    "reduce_scatter": "scatter",
+    "Pending": "runtime.pending",
+    "allgather": "runtime.gather",
+    "allreduce": "runtime.allreduce",
+    "alltoall": "runtime.transpose",
+    "barrier": "runtime.barrier",
+    "broadcast": "runtime.broadcast",
+    "reduce_scatter": "runtime.scatter",
 }
 
 __all__ = ["Pending", "allgather", "allreduce", "alltoall", "barrier", "broadcast", "reduce_scatter"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.runtime.{_HOME_OF[name]}"), name)
+__getattr__ = attribute_loader(__name__, _HOME_OF)

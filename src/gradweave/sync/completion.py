@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -143,6 +144,8 @@ def wait_and_restore(engine: Engine, keep: bool) -> None:
     layout, launcher = engine.layout, engine.launcher
     assert layout is not None and launcher is not None and layout.tail is not None
     launcher.wait_all()
+    if engine.options.weight is not None:
+        _add_leftovers(layout.order)
     unused = [slot for slot in layout.order if not slot.used]
     sparse = [slot for slot in layout.order if slot.sparse]
     watched = engine.options.finish_in_backward and layout.tail.device.type == "cpu"
@@ -159,6 +162,14 @@ def wait_and_restore(engine: Engine, keep: bool) -> None:
     for slot in sparse:
         if seen[slot.pos]:
             _reduce_sparse(engine, slot, keep)
+
+
+def _add_leftovers(slots: Sequence[Slot]) -> None:
+    """What was in `.grad` before a weighted mean was accumulated on top."""
+    for slot in slots:
+        if slot.used and slot.leftover is not None and slot.view is not None:
+            slot.view.add_(slot.leftover)
+            slot.leftover = None
 
 
 def _restore(slot: Slot, used_elsewhere: bool, keep: bool) -> None:

@@ -273,9 +273,8 @@ class Engine:
 
     def _backward_started(self) -> None:
         self._usable()
-        if self.state is State.OPEN and self._sent:
-            self._reduce(keep=any(slot.used and slot.param.grad is not None for slot in self.table.slots))
-            self.state = State.REDUCED
+        if self.state is State.OPEN and (self._sent or 1 < self.options.accumulate <= self.micro):
+            self._one_backward_more()
         if self.state is not State.OPEN:
             self._open()
         if self.launcher is not None:
@@ -289,6 +288,21 @@ class Engine:
             settle.take_weight(self, agree_now=last)
         self.divide_by = self.divisor
         self.divides_now = last and self.reducer.predivided and self.divide_by != 1
+
+    def _one_backward_more(self) -> None:
+        """A window that was complete goes on: reduce it, and let the new gradients add to the result."""
+        wanted = any(slot.used and slot.param.grad is not None for slot in self.table.slots)
+        if wanted and self.options.accumulate > 1:
+            raise StateError(
+                f"{self.options.label}: backward() was called {self.micro + 1} times with accumulate={self.options.accumulate}",
+                rule="step() or zero_grad() follows after at most so many backward passes",
+                fix=f"pass accumulate={self.micro + 1}, or call optimizer.step() in time",
+                rank=self.group.ranks[self.rank],
+                step=self.step,
+            )
+        if self._sent:
+            self._reduce(keep=wanted)
+        self.state = State.REDUCED
 
     def _backward_ended(self) -> None:
         self.recorder.bp_end()

@@ -59,15 +59,17 @@ def _into_existing(engine: Engine, slot: Slot, gradient: Tensor) -> Gradients | 
     """Torch will add to `.grad`: make the new part fit what is there."""
     if slot.divided:
         return (gradient * (engine.weight_now / engine.divide_by) if engine.options.weight else gradient / engine.divide_by,)
-    if not slot.used and slot.param.grad is not None and (carry := _carry(engine)) != 1:
-        slot.param.grad.mul_(carry)
+    left = slot.param.grad
+    if not slot.used and left is not None and engine.options.weight is not None:
+        slot.leftover = left.clone()  # the weights' sum is not known yet: it is added when the mean is
+        left.zero_()
+    elif not slot.used and left is not None and (carry := _carry(engine)) != 1:
+        left.mul_(carry)
     return _weighted(engine, gradient)
 
 
 def _carry(engine: Engine) -> float:
     """Factor for what an earlier, already reduced window left in `.grad`, so that the new mean leaves it as it was."""
-    if engine.options.weight is not None:
-        return 1
     ranks = engine.group.size if engine.options.op == "average" else 1
     return ranks * engine.options.accumulate / engine.group.size
 

@@ -7,9 +7,9 @@ package does not import torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gradweave._lazy import attribute_loader
 from gradweave.world.names import reset_registries
 
 if TYPE_CHECKING:
@@ -39,7 +39,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+__getattr__ = attribute_loader(__name__, _HOME_OF)
