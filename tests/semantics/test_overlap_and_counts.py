@@ -65,7 +65,7 @@ def test_a_step_is_one_all_reduce_per_segment_of_exactly_its_bytes_and_one_flag_
     for logs, segments, gradient_bytes in pool.run(2, counted, strategy, overlap):
         for log in logs:
             assert [name for name, _ in log] == ["allreduce"] * segments
-            assert sum(size for _, size in log) == gradient_bytes + 4 * (6 + 1)
+            assert sum(size for _, size in log) == gradient_bytes + 4 * (6 + 2)
 
 
 # -- segments and plan files ------------------------------------------------------------------------------------------------

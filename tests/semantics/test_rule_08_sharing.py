@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import gradweave as gw
-from tests.semantics.helpers import batch, collectives, error, loss_of, mlp, part, same_bits, sgd, weights, wrapped
+from tests.semantics.helpers import alone, batch, collectives, error, loss_of, mlp, part, same_bits, sgd, weights, wrapped
 from tests.support import pool
 
 
@@ -132,26 +132,31 @@ def test_a_gradient_penalty_equals_the_single_process(accumulate: int, overlap: 
         assert error(result, expected) < 1e-6
 
 
-def asked_for(rank: int, world_size: int) -> list[bool]:
-    """Whether torch.autograd.grad gives this rank's own gradients, bit for bit, and leaves `.grad` alone."""
+def asked_for(rank: int, world_size: int, accumulate: int, first: int) -> tuple[list[bool], Tensor]:
+    """Whether torch.autograd.grad for the parameters gives this rank's own gradients, bit for bit, from step `first` on."""
     model, plain = mlp(), mlp()
-    optimizer = wrapped(model)
+    optimizer = wrapped(model, accumulate=accumulate)
     same = []
-    for step in range(3):
+    for step in range(4):
         pair = part(batch(seed=step), rank, world_size)
-        plain.load_state_dict(model.state_dict())
-        ours = torch.autograd.grad(loss_of(model, pair), list(model.parameters()))
-        theirs = torch.autograd.grad(loss_of(plain, pair), list(plain.parameters()))
-        same.append(all(same_bits(a, b) for a, b in zip(ours, theirs, strict=True)))
-        same.append(all(p.grad is None for p in model.parameters()))
-        loss_of(model, pair).backward()
+        if step >= first:
+            plain.load_state_dict(model.state_dict())
+            ours = torch.autograd.grad(loss_of(model, pair), list(model.parameters()))
+            theirs = torch.autograd.grad(loss_of(plain, pair), list(plain.parameters()))
+            same.append(all(map(same_bits, ours, theirs)) and all(p.grad is None for p in model.parameters()))
+        for _ in range(accumulate):
+            loss_of(model, pair).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return same
+    return same, weights(model)
 
 
-def test_torch_autograd_grad_is_neither_changed_nor_reduced() -> None:
-    assert pool.run(2, asked_for) == [[True] * 6] * 2
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_torch_autograd_grad_for_parameters_is_neither_changed_nor_reduced_nor_counted(accumulate: int, first: int) -> None:
+    for same, result in pool.run(2, asked_for, accumulate, first):
+        assert same == [True] * (4 - first)
+        assert error(result, alone()) < 1e-6
 
 
 def create_graph(rank: int, world_size: int) -> tuple[list[str], Tensor]:
