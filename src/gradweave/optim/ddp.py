@@ -43,11 +43,10 @@ class DistributedDataParallel(Module, Joinable):
     Args:
         module: the model, on the device it will run on.
         device_ids, output_device, dim, broadcast_buffers, init_sync, process_group, bucket_cap_mb, find_unused_parameters,
-        check_reduction, gradient_as_bucket_view, static_graph, device_mesh, skip_all_reduce_unused_params, bucket_cap_mb_list,
-        batched_grad_copy, forward_sync_buffers: as in torch 2.13. Gradients are always views of the reduction's buffer, and
-            the buffer is left alone when somebody still holds gradients of an earlier step; every graph is treated as
-            static_graph would.
-        delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision: refused.
+        check_reduction, gradient_as_bucket_view, static_graph, device_mesh, bucket_cap_mb_list, batched_grad_copy,
+        forward_sync_buffers: as in torch 2.13. Gradients are always views of the reduction's buffer, and the buffer is left
+            alone when somebody still holds gradients of an earlier step; every graph is treated as static_graph would.
+        delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision, skip_all_reduce_unused_params: refused.
         strategy: which gradients travel together, as in `DistributedOptimizer`; excludes bucket_cap_mb and bucket_cap_mb_list.
         overlap: False reduces after backward has ended.
         reduce_dtype: dtype of the sum; None: float32 for half precision gradients, their own otherwise.
@@ -100,7 +99,8 @@ class DistributedDataParallel(Module, Joinable):
     ) -> None:
         super().__init__()
         Joinable.__init__(self)
-        ddp_args.refuse(delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision, check_reduction)
+        refused = (delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision, skip_all_reduce_unused_params)
+        ddp_args.refuse(check_reduction, refused)
         self.process_group, self.device_mesh = ddp_args.resolve_group(process_group, device_mesh)
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         self.module, self.dim = module, dim
@@ -122,8 +122,7 @@ class DistributedDataParallel(Module, Joinable):
             label=label or next_label("ddp"),
             model_name=type(module).__name__,
         )
-        if overlap:
-            warn_if_compiled_whole(module, self._options.label)
+        warn_if_compiled_whole(module, self._options)
         self._comm_hook: tuple[Any, Callable[..., Any]] | None = None
         self._attach()
         if init_sync:
@@ -193,14 +192,15 @@ class DistributedDataParallel(Module, Joinable):
             "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that "
             f"your module has parameters that were not used in producing loss on some rank: {names}"
         )
-        self.logger.log_error(message)
-        raise StateError(
+        error = StateError(
             message,
             rule="every parameter takes part in the loss",
             fix="pass find_unused_parameters=True, or freeze these parameters",
             rank=self._engine.group.ranks[self._engine.rank],
             step=self._engine.step,
         )
+        self.logger.log_error(str(error))
+        raise error
 
     def _close_iteration(self) -> None:
         if self._engine.reduced:
@@ -240,6 +240,7 @@ class DistributedDataParallel(Module, Joinable):
         is_last).
         """
         if not callable(hook):
+            self.logger.log_error("Communication hook must be callable.")
             raise TypeError("Communication hook must be callable.")
         if self._comm_hook is not None:
             raise StateError(

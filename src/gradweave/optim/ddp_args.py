@@ -17,26 +17,21 @@ from gradweave.split import SplitStrategy
 _MIB = 1024 * 1024
 
 
-def refuse(
-    delay_all_reduce_named_params: Any, param_to_hook_all_reduce: Any, mixed_precision: Any, check_reduction: bool
-) -> None:
-    """Refuse what this wrapper does not do; warn of what torch itself has given up."""
+_INSTEAD = {
+    "delay_all_reduce_named_params": "use strategy= to choose what travels when",
+    "param_to_hook_all_reduce": "use strategy= to choose what travels when",
+    "mixed_precision": "use reduce_dtype= and torch.autocast",
+    "skip_all_reduce_unused_params": "leave it out, or freeze the parameters that are never used",
+}
+
+
+def refuse(check_reduction: bool, values: tuple[Any, ...]) -> None:
+    """Refuse the arguments of `_INSTEAD`, in its order, where given; warn of what torch itself has given up."""
     if check_reduction:
         warnings.warn("check_reduction is deprecated and ignored", FutureWarning, stacklevel=3)
-    given = {
-        "delay_all_reduce_named_params": delay_all_reduce_named_params,
-        "param_to_hook_all_reduce": param_to_hook_all_reduce,
-        "mixed_precision": mixed_precision,
-    }
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(
-                f"{name}={value!r}",
-                rule=f"this drop-in does not support {name}",
-                fix="use reduce_dtype= and torch.autocast"
-                if name == "mixed_precision"
-                else "use strategy= to choose what travels when",
-            )
+    for (name, instead), value in zip(_INSTEAD.items(), values, strict=True):
+        if value is not None and value is not False:
+            raise ConfigError(f"{name}={value!r}", rule=f"this drop-in does not support {name}", fix=instead)
 
 
 def resolve_group(process_group: Any, device_mesh: Any) -> tuple[Any, Any]:
@@ -123,6 +118,8 @@ def buffer_flags(broadcast_buffers: bool | None, forward_sync_buffers: bool | No
         if broadcast_buffers is not None:
             warnings.warn("broadcast_buffers is ignored when forward_sync_buffers is given", FutureWarning, stacklevel=3)
         return forward_sync_buffers, True
+    if broadcast_buffers is not None:
+        warnings.warn("broadcast_buffers is deprecated: use forward_sync_buffers", FutureWarning, stacklevel=3)
     effective = True if broadcast_buffers is None else broadcast_buffers
     return effective, effective
 

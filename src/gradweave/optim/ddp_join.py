@@ -48,6 +48,8 @@ class DDPJoinHook(JoinHook):
         if reduces:
             ddp._engine.live_size = None if ddp._divide_by_initial else live
             ddp._close_iteration()
+            for slot in ddp._engine.table.slots:
+                slot.param.grad = None  # what an earlier step left is no share of this one
             ddp._engine.shadow = True
             ddp._engine.finish()
             ddp._engine.shadow = False

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gradweave.errors import ConfigError
+from gradweave.sync.options import EngineOptions
 
 Named = list[tuple[str, torch.nn.Parameter]]
 
@@ -61,14 +62,15 @@ def select(optimizer: torch.optim.Optimizer, named: Named) -> Named:
     return chosen
 
 
-def warn_if_compiled_whole(model: torch.nn.Module, label: str) -> None:
+def warn_if_compiled_whole(model: torch.nn.Module, options: EngineOptions) -> None:
     """Warn about a model compiled as one graph: its gradients all come at the end of backward, so nothing can overlap."""
     # Whoever has compiled a model has imported torch._dynamo; importing it here would cost everybody else seconds and memory.
     dynamo = sys.modules.get("torch._dynamo")
-    if (dynamo and isinstance(model, dynamo.OptimizedModule)) or getattr(model, "_compiled_call_impl", None) is not None:
+    whole = (dynamo and isinstance(model, dynamo.OptimizedModule)) or getattr(model, "_compiled_call_impl", None) is not None
+    if whole and options.overlap:
         warnings.warn(
-            f"{label}: the model is compiled as a whole, so its gradients all arrive when backward ends and no reduction "
-            "overlaps it; compile it block by block (for block in model.blocks: block.compile()) to overlap",
+            f"{options.label}: the model is compiled as a whole, so its gradients all arrive when backward ends and no "
+            "reduction overlaps it; compile it block by block (for block in model.blocks: block.compile()) to overlap",
             stacklevel=4,
         )
 

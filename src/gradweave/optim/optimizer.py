@@ -107,8 +107,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 fix="pass model.module, and train it without DistributedDataParallel",
             )
         self._model = source if isinstance(source, torch.nn.Module) else None
-        if self._model is not None and overlap:
-            naming.warn_if_compiled_whole(self._model, self._options.label)
+        if self._model is not None:
+            naming.warn_if_compiled_whole(self._model, self._options)
         self._named = naming.named_parameters_of(source)
         self._attach(broadcast_parameters)
 

@@ -1,7 +1,9 @@
 """The calls that set how the gradients of a group are split.
 
-They may come before the wrappers are built or during training; a strategy set during training applies from the next
-iteration on, and every member of the group has to make the same call. Wrappers with an explicit `strategy=` are not touched.
+They may come before the wrappers are built or during training, and every member of the group has to make the same call. An
+iteration begins when the step before it has ended; a strategy set during it applies from the next iteration on (from the one
+after that when the call comes between backward() and step() and the last segment is on its way already). Wrappers with an
+explicit `strategy=` are not touched.
 
     set_split_strategy_by_idx([20, 100, 159])      [0, 20] [21, 100] [101, 159]
     set_split_strategy_by_size([60, 20, 20])       60 %, 20 %, 20 % of the bytes, at the nearest gradients

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gradweave.errors import StateError
 from gradweave.reduce.sparse import empty_like_sparse, reduce_sparse
+from gradweave.sync import notices
 from gradweave.sync.division import divisor_for
 from gradweave.sync.table import Slot
 
@@ -105,8 +106,7 @@ def send_next(engine: Engine) -> None:
     assert launcher is not None and layout is not None and layout.tail is not None
     if launcher.next == len(layout.segments) - 1:
         flags = [1.0 if slot.used else 0.0 for slot in layout.order]
-        flags += [0.0 if engine.shadow else 1.0, 1.0 if engine.plan.pending else 0.0]
-        layout.tail.copy_(torch.tensor(flags))
+        layout.tail.copy_(torch.tensor([*flags, *notices.mine(engine)]))
     launcher.start_next(engine.divisor)
 
 
@@ -154,7 +154,7 @@ def wait_and_restore(engine: Engine, keep: bool) -> None:
     counts = layout.tail.tolist()
     seen = [flag > 0 for flag in counts]
     if engine.options.finish_in_backward:
-        taking_part = counts[-2]
+        taking_part = counts[notices.TAKING_PART]
         engine.incomplete = [slot.name for slot in layout.order if counts[slot.pos] < taking_part]
     for slot in unused:
         if not slot.sparse:
@@ -197,11 +197,3 @@ def _reduce_sparse(engine: Engine, slot: Slot, keep: bool) -> None:
     engine.recorder.finished(token)
     if keep or slot.used:
         slot.param.grad = reduced
-
-
-def change_is_pending(engine: Engine) -> bool:
-    """Whether any rank reported a change of plan with its last message."""
-    assert engine.layout is not None and engine.layout.tail is not None
-    if engine.plan.explicit is not None:
-        return False
-    return bool(engine.layout.tail[-1].item() > 0)

@@ -25,7 +25,7 @@ from gradweave.errors import CollectiveError, StateError
 from gradweave.model import Segment
 from gradweave.reduce import Cast, Dense, Reducer
 from gradweave.split.strategy import SplitStrategy
-from gradweave.sync import completion, settle
+from gradweave.sync import completion, notices, settle
 from gradweave.sync.backward import BackwardTracker, in_backward
 from gradweave.sync.device import clock_for, lane_for
 from gradweave.sync.flight import Launcher
@@ -97,6 +97,7 @@ class Engine:
         self.live_size: int | None = None
         self.incomplete: list[str] = []
         self.shadow = self.closed = False
+        self.late_words: Any = None
         self.sent_plan: tuple[int, ...] = ()
         self.launching = self.dividing = self.divides_now = self._syncing = False
         self.divide_by: float = 1
@@ -153,6 +154,12 @@ class Engine:
             return self.total_weight
         ranks = (self.live_size or self.group.size) if self.options.op == "average" else 1
         return ranks * (max(1, self.micro_count) if self.options.accumulate > 1 else 1)
+
+    @property
+    def whole_part(self) -> float:
+        """What the words of all ranks sum up to: their number, divided where the reducer divides whole messages."""
+        divides = self.reducer.carries_tail and not self.reducer.predivided
+        return self.group.size / self.divisor if divides else self.group.size
 
     @property
     def micro_count(self) -> int:
@@ -216,7 +223,11 @@ class Engine:
             return
         self.tracker.abandon()
         if self._sent:
-            self._reduce(keep=False)
+            self.shadow = True
+            try:
+                self._reduce(keep=False)
+            finally:
+                self.shadow = False
         self.state = State.IDLE
 
     @property
@@ -348,5 +359,8 @@ class Engine:
         completion.send_rest(self)
         completion.wait_and_restore(self, keep)
         self.state = State.REDUCED
-        if completion.change_is_pending(self):
+        some_only, change = notices.read(self)
+        if some_only:
+            raise notices.dropped_on_some(self)
+        if change:
             settle.change_plan(self)

@@ -102,9 +102,10 @@ class Launcher:
 
     def _start(self, message: Message, state: Any, divisor: Any) -> HostFlight | StreamFlight:
         reducer = self._layout.reducer
-        dtype = str(reducer.wire_dtype(message.flat.dtype)).removeprefix("torch.")
-        gradient_bytes = message.gradients.numel() * message.flat.element_size()
-        token = self._recorder.launched(message.segment, gradient_bytes, dtype)
+        wire = reducer.wire_dtype(message.flat.dtype)
+        token = self._recorder.launched(
+            message.segment, message.gradients.numel() * wire.itemsize, str(wire).removeprefix("torch.")
+        )
         try:
             pending = reducer.start(message, state, divisor)
         except RuntimeError as error:

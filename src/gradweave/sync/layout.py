@@ -16,6 +16,7 @@ from torch.distributed import ProcessGroup
 
 from gradweave.model import GradientInfo, Segment, segments_from_boundaries
 from gradweave.reduce import Dense, Message, Reducer
+from gradweave.sync import notices
 from gradweave.sync.arena import Arena, Key, arena_key
 from gradweave.sync.table import Slot
 
@@ -38,7 +39,7 @@ class Layout:
         self.order, self.group, self.size, self.reducer = list(order), group, size, reducer
         for pos, slot in enumerate(self.order):
             slot.pos = pos
-        self.tail_elems = len(self.order) + 2
+        self.tail_elems = len(self.order) + notices.COUNT
         dense = [slot for slot in self.order if not slot.sparse]
         self._last_key: Key | None = arena_key(dense[-1]) if dense else None
         by_key: dict[Key, list[Slot]] = {}
