@@ -154,7 +154,7 @@ def wait_and_restore(engine: Engine, keep: bool) -> None:
     counts = layout.tail.tolist()
     seen = [flag > 0 for flag in counts]
     if engine.options.finish_in_backward:
-        taking_part = counts[notices.TAKING_PART]
+        taking_part = abs(counts[notices.TAKING_PART])
         engine.incomplete = [slot.name for slot in layout.order if counts[slot.pos] < taking_part]
     for slot in unused:
         if not slot.sparse:

@@ -223,11 +223,7 @@ class Engine:
             return
         self.tracker.abandon()
         if self._sent:
-            self.shadow = True
-            try:
-                self._reduce(keep=False)
-            finally:
-                self.shadow = False
+            self._reduce(keep=False)
         self.state = State.IDLE
 
     @property
@@ -359,8 +355,8 @@ class Engine:
         completion.send_rest(self)
         completion.wait_and_restore(self, keep)
         self.state = State.REDUCED
-        some_only, change = notices.read(self)
-        if some_only:
-            raise notices.dropped_on_some(self)
+        parted, change = notices.read(self)
+        if parted:
+            raise notices.parted(self)
         if change:
             settle.change_plan(self)

@@ -1,6 +1,7 @@
 """Two words that every rank adds to the last message of an iteration, behind the used flags.
 
-    taking part    1; 0 from a rank that shadows (join) or throws its gradients away (zero_grad after an error)
+    taking part    +1 in an even step, -1 in an odd one; 0 from a rank that shadows (join). Ranks in the same step add up to
+                   their number; where one threw a window away (zero_grad without step) while others stepped, they do not
     change         1 from a rank whose split strategy was changed by a call
 
 Summed over ranks they tell all ranks the same, without a collective of their own. On a GPU they are read one iteration later,
@@ -24,11 +25,12 @@ TAKING_PART, CHANGE = -2, -1
 
 def mine(engine: Engine) -> list[float]:
     """What this rank adds."""
-    return [0.0 if engine.shadow else 1.0, 1.0 if engine.plan.pending else 0.0]
+    taking_part = 0.0 if engine.shadow else (1.0, -1.0)[engine.step % 2]
+    return [taking_part, 1.0 if engine.plan.pending else 0.0]
 
 
 def read(engine: Engine) -> tuple[bool, bool]:
-    """Whether only some ranks took part, and whether a change of plan is pending somewhere; equal on all ranks."""
+    """Whether ranks are in different steps, and whether a change of plan is pending somewhere; equal on all ranks."""
     assert engine.layout is not None and engine.layout.tail is not None
     words = engine.layout.tail[-COUNT:]
     if words.device.type != "cpu":
@@ -37,9 +39,8 @@ def read(engine: Engine) -> tuple[bool, bool]:
     if words is None:
         return False, False
     taking_part, change = words.tolist()
-    # A reducer that divides has divided these too: one rank's word is the smallest step.
-    some_only = not engine.options.finish_in_backward and 0 < taking_part < engine.whole_part - 1e-6
-    return some_only, change > 0
+    parted = not engine.options.finish_in_backward and abs(taking_part) < 0.99 * engine.whole_part
+    return parted, change > 0
 
 
 class _Late:
@@ -56,12 +57,13 @@ class _Late:
         return self._host
 
 
-def dropped_on_some(engine: Engine) -> MismatchError:
-    """The error for a window that some ranks reduced and others threw away: their weights would part."""
+def parted(engine: Engine) -> MismatchError:
+    """The error for ranks that have made different numbers of steps: their weights have parted."""
     return MismatchError(
-        f"{engine.options.label}: some ranks threw their gradients away (zero_grad without step) while others stepped",
+        f"{engine.options.label}: this rank is in step {engine.step}, others are not: a rank threw its gradients away "
+        "(zero_grad without step) while others stepped",
         rule="all ranks of the group step, or none does",
-        fix="when a step is skipped after an error, let all ranks skip it: exchange a flag before zero_grad()",
+        fix="restart from the last checkpoint; to skip a step after an error, let all ranks skip it: exchange a flag first",
         rank=engine.group.ranks[engine.rank],
         group=engine.group.name,
         step=engine.step,
