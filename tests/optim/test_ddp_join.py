@@ -156,3 +156,20 @@ def afterwards(rank: int, world_size: int) -> list[float]:
 
 def test_after_join_the_divisor_is_the_group_size_again() -> None:
     assert pool.run(2, afterwards) == [[pytest.approx(5.5)]] * 2
+
+
+def left_over(rank: int, world_size: int, initial: bool) -> float:
+    """The usual loop, zero_grad first: a rank that runs out keeps the gradients of its last step."""
+    model = gw.DistributedDataParallel(Weight())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with model.join(divide_by_initial_world_size=initial):
+        for step in range([2, 4][rank]):
+            optimizer.zero_grad()
+            model(value(rank, step)).backward()
+            optimizer.step()
+    return float(model.module.w)
+
+
+@pytest.mark.parametrize("initial", [True, False])
+def test_a_joined_rank_with_gradients_left_over_adds_nothing(initial: bool) -> None:
+    assert pool.run(2, left_over, initial) == [pytest.approx(by_hand([2, 4], initial))] * 2
