@@ -8,6 +8,7 @@ of a nested one is not the end. Nested is recognised by a frame of `torch.autogr
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from types import FrameType
 
@@ -33,15 +34,21 @@ def _nested() -> bool:
     return False
 
 
+def _call(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    live = method()
+    if live is not None:
+        live()
+
+
 class BackwardTracker:
-    """Calls `on_start` once when a backward pass begins and `on_end` once when it ends.
+    """Calls `on_start` once when a backward pass begins and `on_end` once when it ends; holds both weakly.
 
     `running` is true in between. `blind` becomes true when every hook fired inside a nested backward, so that the
     outer end could not be seen; the engine then waits for `step()`.
     """
 
     def __init__(self, on_start: Callable[[], None], on_end: Callable[[], None]) -> None:
-        self._on_start, self._on_end = on_start, on_end
+        self._on_start, self._on_end = weakref.WeakMethod(on_start), weakref.WeakMethod(on_end)
         self.task = -1
         self.running = False
         self.blind = False
@@ -66,7 +73,7 @@ class BackwardTracker:
         encloses = self.running and self.blind and task < self._highest
         if not self.running or not (nested or encloses or task == self._outer):
             self.running, self.blind, self._highest = True, nested and self._outer == -1, task
-            self._on_start()
+            _call(self._on_start)
         if not nested and task != self._outer:
             self._watch_end(task)
         self.task, self._highest = task, max(task, self._highest)
@@ -81,7 +88,7 @@ class BackwardTracker:
         was_running = self.running
         self.abandon()
         if was_running:
-            self._on_end()
+            _call(self._on_end)
 
     def abandon(self) -> None:
         """Forget a backward pass that will not end (it raised, or its end could not be seen)."""

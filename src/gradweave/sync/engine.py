@@ -107,6 +107,7 @@ class Engine:
         self.tracker = BackwardTracker(self._backward_started, self._backward_ended)
         self.hooks = Hooks(self)
         self.hooks.attach(self.table.slots)
+        weakref.finalize(self, communicators.destroy, self.pg).atexit = False
         self.recorder.begin(0)
 
     def _terms(self) -> list[str]:
