@@ -1,4 +1,4 @@
-"""A wrapper that is dropped leaves nothing behind: no hook that reduces a second time, no communicator, no engine for the collector."""
+"""A wrapper that is dropped leaves nothing behind: no hook that reduces again, no communicator, no engine for the collector."""
 
 from __future__ import annotations
 

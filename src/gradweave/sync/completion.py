@@ -64,6 +64,21 @@ def _check_unchanged(engine: Engine, slot: Slot, gradient: Tensor) -> None:
     )
 
 
+def note_versions(engine: Engine) -> None:
+    """Backward has ended: from now on a write into a gradient is somebody else's."""
+    if engine.launcher is not None:
+        engine.launcher.note_versions()
+        return
+    for slot in engine.table.slots:
+        slot.version = -1 if slot.param.grad is None else slot.param.grad._version
+
+
+def changed_since_first_backward(engine: Engine) -> bool:
+    """Whether a gradient of the first window, which lies in no buffer yet, was written into after its backward."""
+    slots = [slot for slot in engine.table.slots if slot.used and slot.param.grad is not None and slot.version >= 0]
+    return any(slot.param.grad is not None and slot.param.grad._version != slot.version for slot in slots)
+
+
 def check_untouched(engine: Engine) -> None:
     """Raise StateError when a gradient was changed or replaced after backward, while its reduction may be under way."""
     assert engine.launcher is not None and engine.layout is not None

@@ -319,8 +319,7 @@ class Engine:
         else:
             self.unsynced += 1
         self.dividing = self.launching = False
-        if self.launcher is not None:
-            self.launcher.note_versions()
+        completion.note_versions(self)
         if self.options.finish_in_backward and self._syncing:
             self.finish()
 

@@ -90,7 +90,6 @@ def after(engine: Engine, slot: Slot, param: torch.nn.Parameter) -> None:
     if engine.layout is None or gradient is None:
         engine.sequence += 1
         slot.sequence = engine.sequence
-        slot.version = -1 if gradient is None else gradient._version
         return
     if slot.sparse or gradient.data_ptr() != slot.ptr:
         completion.adopt(engine, slot, gradient)

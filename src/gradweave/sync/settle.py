@@ -34,9 +34,8 @@ def provisional_segments(engine: Engine) -> tuple[Segment, ...]:
 
 def settle(engine: Engine) -> None:
     """End of the first window: agree on order, firings, backwards and strategy; lay out the buffers."""
-    for slot in engine.table.slots:
-        if slot.used and slot.param.grad is not None and slot.param.grad._version != slot.version:
-            raise completion.touched(engine)
+    if completion.changed_since_first_backward(engine):
+        raise completion.touched(engine)
     seen = _gather(engine, _observed(engine), "exchange of the gradient order")
     engine.plan.accept([rank["plan"] for rank in seen], engine.group.ranks, engine.step)
     slots = engine.table.slots

@@ -57,7 +57,6 @@ class Slot:
         self.sparse = self.hooked = False
         self.expected = 1
         self.sequence = 0
-        self.version = -1
         self.reset()
 
     def reset(self) -> None:
@@ -65,6 +64,7 @@ class Slot:
         self.fires = 0
         self.used = self.divided = self.ready = self.launched = False
         self.leftover: Tensor | None = None
+        self.version = -1
 
     @property
     def info(self) -> GradientInfo:
