@@ -12,6 +12,7 @@ Cost: two Python calls per gradient (about 5 us), one collective per segment and
 
 from __future__ import annotations
 
+import atexit
 import enum
 import os
 import weakref
@@ -40,6 +41,15 @@ from gradweave.trace.recorder import Recorder
 from gradweave.world import communicators
 from gradweave.world.agree import agree
 from gradweave.world.groups import Group, private_group
+
+_live: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@atexit.register
+def _release_all() -> None:
+    for engine in list(_live):
+        if not engine.closed:
+            engine.close()
 
 
 class State(enum.Enum):
@@ -107,7 +117,9 @@ class Engine:
         self.tracker = BackwardTracker(self._backward_started, self._backward_ended)
         self.hooks = Hooks(self)
         self.hooks.attach(self.table.slots)
-        weakref.finalize(self, communicators.destroy, self.pg).atexit = False
+        self._end_communicator = weakref.finalize(self, communicators.destroy, self.pg)
+        self._end_communicator.atexit = False
+        _live.add(self)
         self.recorder.begin(0)
 
     def _terms(self) -> list[str]:
@@ -249,7 +261,16 @@ class Engine:
         """Take the hooks off and end the communicator; the parameters are plain again."""
         self.closed = True
         self.hooks.detach()
-        communicators.destroy(self.pg)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the communicator: its threads end here, and not while the interpreter is torn down.
+
+        They call back into Python when a reduction ends; one that wakes in a dying interpreter aborts the process.
+        """
+        self.layout = self.launcher = None
+        self._end_communicator()
+        del self.pg, self.control
 
     # -- windows -------------------------------------------------------------------------------------------------------------
 
