@@ -9,8 +9,9 @@ machine without it.
 from __future__ import annotations
 
 import importlib
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
+
+from gradweave._version import __version__
 
 if TYPE_CHECKING:
     from gradweave.collectives import allgather, allreduce, alltoall, barrier, broadcast, reduce_scatter
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
         set_split_strategy_by_size,
     )
     from gradweave.world import init, is_initialized, local_rank, new_group, rank, shutdown, size
-
-try:
-    __version__ = metadata.version("gradweave")
-except metadata.PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0.1.0"
 
 __all__ = [
     "CollectiveError",

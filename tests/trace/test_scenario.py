@@ -110,7 +110,7 @@ def test_without_gradients_the_direction_is_still_named() -> None:
 
 
 def test_a_model_of_many_gradients_is_diagnosed_quickly() -> None:
-    _, found = one((1500, 2999), count=3000, size_bytes=4_000, steps_each=4)
+    _, found = one((1500, 2999), count=3000, size_bytes=4_000, steps_each=6)
     assert found is not None and found.number in (1, 2, 3)
 
 
@@ -122,3 +122,9 @@ def test_no_suggestion_promises_less_exposed_time_than_the_lower_bound() -> None
     again = diagnose(raised, wrapper.sizes_bytes)
     assert again is None or again.expected_exposed_s is None or again.expected_exposed_s >= found.expected_exposed_s + 0.004
     assert again is not None
+
+
+def test_two_iterations_are_too_few_for_a_verdict() -> None:
+    summary, found = one((79, 159), steps_each=4, **FAST)  # steps 0 and 1 are warm-up
+    assert len(summary.steps) == 2 and found is None
+    assert silence(summary) == "Too few iterations to tell: 2, where 3 are needed."

@@ -25,7 +25,6 @@ State = Literal["ok", "missing", "failed"]
 TESTED = "tested with CPython 3.11 and torch 2.13"
 # module, distribution, what it is for
 OPTIONAL = (
-    ("tensorflow", "tensorflow-cpu", "the TensorFlow frontends", "pip install 'gradweave[tensorflow]' (Python 3.11 or older)"),
     ("torch_npu", "torch_npu", "Ascend devices and HCCL", "install torch_npu from Huawei for your CANN version"),
     ("tensorboard", "tensorboard", "report --tensorboard", "pip install tensorboard"),
     ("sklearn", "scikit-learn", "the digits example", "pip install scikit-learn"),
@@ -104,14 +103,15 @@ def _test_needs() -> Iterator[Check]:
         return
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     yield _need("browser", browser, "the test that opens the HTML report", "Debian, Ubuntu: apt-get install chromium")
-    is_root = "yes" if hasattr(os, "geteuid") and os.geteuid() == 0 else None
-    yield _need("root", is_root, "tests with emulated network links", "run them as root, for example in a container")
-    yield _need("tc", shutil.which("tc"), "tests with emulated network links", "Debian, Ubuntu: apt-get install iproute2")
-    shared = root.parent / "shared"
-    where = "present" if shared.is_dir() else None
-    yield _need(
-        "../shared", where, "tests against real traces and published tables", "place the shared folder next to the checkout"
-    )
+    yield _need("GPU", _gpu(), "the tests of streams, events and device times", "run them where CUDA and torch for it are")
+
+
+def _gpu() -> str | None:
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
 def _need(name: str, found: str | None, purpose: str, fix: str) -> Check:

@@ -12,6 +12,7 @@ import typer
 from gradweave.cli.launch import launch
 from gradweave.cli.output import print_json, stderr_console, stdout_console
 from gradweave.trace.files import PATTERN, load_dir
+from gradweave.trace.summary import summarise
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -53,8 +54,22 @@ def demo(
     if as_json:
         print_json(result)
     else:
+        _compare(folder)
         loss = result["validation_loss"]
         stdout_console().print(f"validation loss {loss['start']:.3f} -> {loss['end']:.3f}; report: {report}", soft_wrap=True)
+
+
+def _compare(folder: Path) -> None:
+    """One line a split: what the tables above come to."""
+    console = stdout_console()
+    for wrapper in summarise(load_dir(folder / "traces")):
+        plan = max(wrapper.plans, key=lambda plan: len(plan.steps))
+        console.print(
+            f"{wrapper.label:28} step {1e3 * plan.iteration_s.median:7.1f} ms, exposed {1e3 * plan.exposed_s.median:6.2f} ms "
+            f"({plan.exposed_pct:.1f} %), {len(plan.segments)} segments, {len(plan.steps)} steps",
+            soft_wrap=True,
+        )
+    console.print("(noise of the machine included: compare medians and quartiles in the report)", soft_wrap=True)
 
 
 def _write_report(folder: Path) -> Path:

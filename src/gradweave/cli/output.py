@@ -17,6 +17,7 @@ from rich.markup import escape
 from gradweave.errors import GradweaveError, MissingDependencyError
 
 FILE_COLUMNS = 120
+NARROWEST_COLUMNS = 100
 
 
 def version() -> str:
@@ -37,6 +38,8 @@ def stdout_console() -> Console:
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = FILE_COLUMNS
+    elif console.width < NARROWEST_COLUMNS:
+        console.width = NARROWEST_COLUMNS  # a wrapped line can be read, a cut figure cannot
     return console
 
 
@@ -49,6 +52,13 @@ def print_json(data: Any) -> None:
 def print_error(error: BaseException) -> None:
     """Print an error as one message: what is wrong, the rule, the fix."""
     console = stderr_console()
+    if isinstance(error, OSError) and error.filename:
+        console.print(
+            f"[bold red]error:[/] {escape(str(error.filename))}: {escape(error.strerror or str(error))}", soft_wrap=True
+        )
+        console.print("  rule: files and folders named on the command line can be read or written", soft_wrap=True)
+        console.print("  fix:  name another path, or change its permissions", soft_wrap=True)
+        return
     if not isinstance(error, GradweaveError):
         console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         return

@@ -42,6 +42,9 @@ def run(
     """
     if not script.is_file():
         raise typer.BadParameter(f"there is no file {script}", param_hint="script")
+    late = [arg for arg in args or [] if arg.split("=")[0] in ("--trace", "--nproc", "--overwrite")]
+    if late:
+        stderr_console().print(f"note: {late[0]} stands behind the script, so it goes to the script", soft_wrap=True)
     environment = {"GRADWEAVE_TRACE_DIR": str(_trace_folder(trace, overwrite))} if trace else {}
     code = launch([str(script), *(args or [])], nproc, environment)
     if trace and any(trace.glob(PATTERN)):

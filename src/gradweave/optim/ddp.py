@@ -11,6 +11,7 @@ all-reduce.
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -30,10 +31,11 @@ from gradweave.optim.ddp_logging import DDPLogger
 from gradweave.optim.naming import find_tensors, warn_if_compiled_whole
 from gradweave.optim.registry import check_free, claim, next_label
 from gradweave.reduce import Cast, CommHook, Dense
-from gradweave.split import SplitStrategy, as_strategy
+from gradweave.split import SplitStrategy
 from gradweave.sync import Engine, EngineOptions
 from gradweave.sync.options import check_timeout
 from gradweave.trace.recorder import Recorder
+from gradweave.world.agree import agree
 from gradweave.world.groups import as_group
 
 
@@ -129,16 +131,19 @@ class DistributedDataParallel(Module, Joinable):
             ddp_sync.sync_module(self, root=0, buffers=init_buffers)
 
     def _attach(self) -> None:
+        self._attached: Engine | None = None
         named = [(name, param) for name, param in self.module.named_parameters() if name not in self.parameters_to_ignore]
         check_free(self, named, self._options.label)
         reducer = CommHook(self._comm_hook[1], self._comm_hook[0]) if self._comm_hook else None
-        self._engine = Engine(
+        self._builtin_hook: str | None = None
+        self._attached = Engine(
             named,
             group=as_group(self.process_group),
-            strategy=as_strategy(self._strategy),
+            strategy=self._strategy,
             default=SplitStrategy.default(),
             options=self._options,
             reducer=reducer,
+            terms=[f"forward_sync_buffers={self.forward_sync_buffers} find_unused={self.find_unused_parameters}"],
         )
         claim(self, named)
         self.logger = DDPLogger(self)
@@ -151,6 +156,14 @@ class DistributedDataParallel(Module, Joinable):
 
         self._step_hook = register_optimizer_step_post_hook(stepped)
         weakref.finalize(self, self._step_hook.remove)
+
+    @property
+    def _engine(self) -> Engine:
+        """The engine; a copy gets its own at first use."""
+        if self._attached is None:
+            self._attach()
+        assert self._attached is not None
+        return self._attached
 
     # -- forward and backward ----------------------------------------------------------------------------------------------
 
@@ -176,11 +189,22 @@ class DistributedDataParallel(Module, Joinable):
     def _before_training_forward(self) -> None:
         engine = self._engine
         engine.sync_enabled = self.require_backward_grad_sync
+        self._check_frozen()
         if self.require_backward_grad_sync:
             self._close_iteration()
             self._check_finished()
             self.logger.sample()
         engine.forward_started()
+
+    def _check_frozen(self) -> None:
+        thawed = [name for name, param in self._engine.table.frozen if param.requires_grad]
+        if thawed:
+            raise StateError(
+                f"parameters {thawed[:3]} were frozen when the module was wrapped and train now",
+                rule="the set of trained parameters is fixed when the module is wrapped",
+                fix="close() this wrapper and wrap the module again, on all ranks",
+                rank=self._engine.group.ranks[self._engine.rank],
+            )
 
     def _check_finished(self) -> None:
         """DDP's error for parameters without gradient, raised where DDP raises it: in the forward that follows."""
@@ -208,7 +232,7 @@ class DistributedDataParallel(Module, Joinable):
 
     def _updates_us(self, optimizer: torch.optim.Optimizer) -> bool:
         known = self._engine.table.by_id
-        return any(id(param) in known for group in optimizer.param_groups for param in group["params"][:1])
+        return any(id(param) in known for group in optimizer.param_groups for param in group["params"])
 
     def will_sync_module_buffers(self) -> bool:
         """Whether the next forward copies rank 0's buffers to all ranks first."""
@@ -242,12 +266,13 @@ class DistributedDataParallel(Module, Joinable):
         if not callable(hook):
             self.logger.log_error("Communication hook must be callable.")
             raise TypeError("Communication hook must be callable.")
-        if self._comm_hook is not None:
+        if self._comm_hook is not None or self._builtin_hook is not None:
             raise StateError(
                 "register_comm_hook or register_builtin_comm_hook can only be called once.",
                 rule="one hook per wrapper",
                 fix="compose the hooks in one function",
             )
+        agree(getattr(hook, "__qualname__", type(hook).__name__), "communication hooks", self._engine.group)
         self._comm_hook = (state, hook)
         self._engine.set_reducer(CommHook(hook, state))
 
@@ -255,6 +280,8 @@ class DistributedDataParallel(Module, Joinable):
         name = getattr(comm_hook_type, "name", str(comm_hook_type))
         if name not in ("ALLREDUCE", "FP16_COMPRESS"):
             raise ConfigError(f"built-in hook {name}", rule="ALLREDUCE and FP16_COMPRESS exist", fix="use register_comm_hook")
+        agree(name, "built-in communication hooks", self._engine.group)
+        self._builtin_hook = name
         self._engine.set_reducer(Dense() if name == "ALLREDUCE" else Cast(Dense(), torch.float16))
 
     def _set_static_graph(self) -> None:
@@ -285,6 +312,15 @@ class DistributedDataParallel(Module, Joinable):
     def recorder(self) -> Recorder:
         """The events of the last iterations on this rank."""
         return self._engine.recorder
+
+    def save_plan(self, path: str | os.PathLike[str], note: str = "") -> None:
+        """Write the segments in force as a plan file, for `strategy=path` of a later run of this model.
+
+        Raises:
+            StateError: no step has been made, so the order of gradients is not known yet.
+            PlanFileError: the file cannot be written.
+        """
+        self._engine.save_plan(path, note)
 
     @property
     def broadcast_buffers(self) -> bool:
@@ -329,13 +365,15 @@ class DistributedDataParallel(Module, Joinable):
     def __getstate__(self) -> dict[str, Any]:
         ddp_args.check_default_group(self.process_group)
         keep = self.__dict__.copy()
-        for name in ("process_group", "device_mesh", "_engine", "logger", "_step_hook", "_comm_hook"):
+        for name in ("process_group", "device_mesh", "_attached", "logger", "_step_hook", "_comm_hook"):
             keep.pop(name, None)
         return keep
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy serves the copied module over the default group."""
+        """A copy serves the copied module over the default group.
+
+        It joins the group at its first use, which all ranks make: a copy that only one rank keeps for itself costs nothing.
+        """
         super().__setstate__(state)
         self.process_group, self.device_mesh = ddp_args.resolve_group(None, None)
-        self._comm_hook = None
-        self._attach()
+        self._comm_hook, self._attached, self.logger = None, None, DDPLogger(self)

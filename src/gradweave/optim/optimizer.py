@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -24,7 +26,7 @@ from gradweave.model import Segment
 from gradweave.optim import naming
 from gradweave.optim.forward import watch_forward
 from gradweave.optim.registry import check_free, claim, next_label
-from gradweave.split import SplitStrategy, as_strategy
+from gradweave.split import SplitStrategy
 from gradweave.sync import Engine, EngineOptions
 from gradweave.sync.options import check_timeout
 from gradweave.trace.recorder import Recorder
@@ -115,13 +117,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _attach(self, broadcast_parameters: bool) -> None:
         """Build the engine and hang the hooks."""
         named = naming.select(self._wrapped, self._named)
-        strategy = as_strategy(self._strategy)
         group = as_group(self._group_like)
         check_free(self, named, self._options.label)
         self._engine: Engine | None = Engine(
-            named, group=group, strategy=strategy, default=SplitStrategy.default(), options=self._options
+            named, group=group, strategy=self._strategy, default=SplitStrategy.default(), options=self._options
         )
         claim(self, named)
+        self._is_copy = False
         self._forward_hooks = [] if self._model is None else watch_forward(self._model, self._engine)
         if broadcast_parameters:
             broadcast(self._model if self._model is not None else dict(named), root=0, group=group)
@@ -133,10 +135,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The wrapped optimizer's groups.
 
-        Between backward and step, reading them finishes the reductions first: this is how GradScaler, which reads gradients
-        through them, sees whole gradients.
+        When GradScaler asks, who reads gradients through them, the reductions are finished first; nobody else causes one.
         """
-        if self._engine is not None and self._engine.in_flight:
+        if self._engine is not None and self._engine.in_flight and sys._getframe(1).f_code.co_name == "_unscale_grads_":
             self.synchronize()
         return self._wrapped.param_groups
 
@@ -271,13 +272,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """The optimizer inside."""
         return self._wrapped
 
+    def save_plan(self, path: str | os.PathLike[str], note: str = "") -> None:
+        """Write the segments in force as a plan file, for `strategy=path` of a later run of this model.
+
+        Raises:
+            StateError: no step has been made, so the order of gradients is not known yet.
+            PlanFileError: the file cannot be written.
+        """
+        self._live_engine().save_plan(path, note)
+
     def refresh(self) -> None:
         """Look at the parameters anew, on all ranks together.
 
         For use after freezing, unfreezing, adding or removing some, or after the graph has changed. The order of gradients is
         observed again in the next step.
         """
-        self._live_engine().drop()
+        engine = self._live_engine()
+        reduced = not engine.idle
+        if reduced:
+            engine.finish()
         self.close()
         known = {id(param) for _, param in self._named}
         if self._model is not None:
@@ -287,6 +300,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         taken = len(self._named)
         self._named += [(f"added.{taken + i}", param) for i, param in enumerate(extra)]
         self._attach(broadcast_parameters=True)
+        if reduced:
+            self._live_engine().mark_reduced()
 
     def close(self) -> None:
         """Take all hooks off; the optimizer can no longer step through this wrapper."""
@@ -297,6 +312,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._engine, self._forward_hooks = None, []
 
     def _live_engine(self) -> Engine:
+        if self._engine is None and self._is_copy and torch.distributed.is_initialized():
+            self._is_copy = False
+            self._attach(broadcast_parameters=False)
         if self._engine is None:
             raise StateError(
                 "this DistributedOptimizer is closed, or was unpickled where its group does not exist",
@@ -343,16 +361,25 @@ class DistributedOptimizer(torch.optim.Optimizer):
             keep.pop(name, None)
         keep["_model"] = None
         keep["_named"] = naming.select(self._wrapped, self._named)
-        keep["_group_like"] = self._live_engine().group.name if self._engine is not None else "world"
-        keep["_options"] = copy.copy(self._options)
+        if not isinstance(self._group_like, str):
+            keep["_group_like"] = self._engine.group.name if self._engine is not None else "world"
         return keep
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> DistributedOptimizer:
+        """A copy of the state and the parameters (those of a model copied in the same call); it shares the group."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        state = {key: copy.deepcopy(value, memo) for key, value in self.__getstate__().items() if key != "_group_like"}
+        twin.__setstate__({**state, "_group_like": self._group_like})
+        return twin
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy serves the copied parameters over the same group; it observes their order anew."""
+        """A copy serves the copied parameters over the same group.
+
+        It joins the group at its first use, which all ranks make: a copy that only one rank keeps for itself costs nothing.
+        """
         self.__dict__.update(state)
-        self._engine, self._forward_hooks, self._said_partial = None, [], False
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            self._attach(broadcast_parameters=False)
+        self._engine, self._forward_hooks, self._said_partial, self._is_copy = None, [], False, True
 
 
 def _check_wrapped(optimizer: object) -> None:

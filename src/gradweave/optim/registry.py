@@ -38,7 +38,7 @@ def owner_of(param: torch.Tensor) -> Any:
         return None
     reference = get_gradient_edge(param).node.metadata.get(_KEY)
     owner = reference() if isinstance(reference, weakref.ref) else None
-    engine = getattr(owner, "_engine", None)
+    engine = getattr(owner, "_attached", None) or getattr(owner, "__dict__", {}).get("_engine")
     return owner if engine is not None and not engine.closed else None
 
 

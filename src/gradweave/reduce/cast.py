@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gradweave.reduce.base import Divisor, Message, Pending, Reducer
+from gradweave.reduce.division import divisor_for
 
 _COMPLEX_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.complex32: torch.float16}
 
@@ -47,7 +48,7 @@ class CastPending:
 
 
 class Cast:
-    """Wraps a reducer so that messages travel in `dtype`, or in what `auto` chooses: float32 for half precision.
+    """Wraps a reducer so that messages travel in `dtype`; None stands for float32 where gradients are half precision.
 
     Args:
         inner: the reducer that moves the message.
@@ -80,6 +81,6 @@ class Cast:
         if wire is not message:
             wire.flat.copy_(message.flat)
         if self._inner.predivided:
-            wire.flat.div_(divisor)
+            wire.gradients.div_(divisor_for(divisor, wire.flat))  # not the tail: the engine's flags stay whole numbers
         pending = self._inner.start(wire, state.inner, divisor)
         return pending if wire is message else CastPending(pending, wire.flat, message.flat)

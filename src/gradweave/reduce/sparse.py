@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from gradweave.reduce.base import Divisor
+from gradweave.reduce.division import divisor_for
 
 
 def reduce_sparse(local: Tensor, divisor: Divisor, group: ProcessGroup) -> Tensor:
@@ -28,7 +29,7 @@ def reduce_sparse(local: Tensor, divisor: Divisor, group: ProcessGroup) -> Tenso
         A coalesced sparse COO tensor, equal on all ranks.
     """
     local = local.coalesce()
-    indices, values = local.indices(), local.values() / divisor
+    indices, values = local.indices(), local.values().div(divisor_for(divisor, local))
     counts = _gather(torch.tensor([indices.shape[1]], device=values.device), group)
     most = max(int(count) for count in counts)
     if most == 0:

@@ -7,7 +7,7 @@ from gradweave.split.api import (
     set_split_strategy_by_idx,
     set_split_strategy_by_size,
 )
-from gradweave.split.coerce import as_strategy
+from gradweave.split.coerce import as_strategy, plan_of
 from gradweave.split.plan import Plan, model_signature
 from gradweave.split.planfile import load_plan, save_plan
 from gradweave.split.report import SplitResult
@@ -21,6 +21,7 @@ __all__ = [
     "get_split_strategy",
     "load_plan",
     "model_signature",
+    "plan_of",
     "reset_split_strategy",
     "save_plan",
     "set_split_strategy_by_bytes",

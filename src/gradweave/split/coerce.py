@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from gradweave.errors import ConfigError
 from gradweave.split.checks import show
+from gradweave.split.plan import Plan
 from gradweave.split.planfile import load_plan
 from gradweave.split.strategy import SplitStrategy
 
@@ -27,6 +28,19 @@ _NAMED: dict[str, Callable[[], SplitStrategy]] = {
     "per_gradient": SplitStrategy.per_gradient,
 }
 _RULE = f"strategy is a SplitStrategy, one of {', '.join(map(repr, _NAMED))}, a plan file's path (.json) or a list of indices"
+
+
+def plan_of(value: object) -> Plan | None:
+    """The plan of a plan file that a user passed as `strategy=`; None for everything else.
+
+    A wrapper checks it against its gradients, group size and backend (`Plan.check`).
+
+    Raises:
+        PlanFileError: the file cannot be read.
+    """
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and value.endswith(".json")):
+        return load_plan(value)
+    return None
 
 
 def as_strategy(value: object) -> SplitStrategy | None:
@@ -47,8 +61,9 @@ def as_strategy(value: object) -> SplitStrategy | None:
         return value
     if isinstance(value, str) and value in _NAMED:
         return _NAMED[value]()
-    if isinstance(value, os.PathLike) or (isinstance(value, str) and value.endswith(".json")):
-        return load_plan(value).strategy()
+    plan = plan_of(value)
+    if plan is not None:
+        return plan.strategy()
     if isinstance(value, (list, tuple, range)):
         return SplitStrategy.by_idx(value)
     if value == "auto":

@@ -35,7 +35,8 @@ class Arena:
         self.key, self.slots, self.tail_elems = key, list(slots), tail_elems
         self.offsets: list[int] = []
         total = 0
-        for slot in self.slots:
+        for place, slot in enumerate(self.slots):
+            slot.place = place
             total += total % 2 if slot.dtype.is_complex else 0  # a complex view starts at an even offset
             self.offsets.append(total)
             total += _elems(slot)

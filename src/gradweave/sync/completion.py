@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from gradweave.errors import StateError
+from gradweave.reduce.division import divisor_for
 from gradweave.reduce.sparse import empty_like_sparse, reduce_sparse
 from gradweave.sync import notices
-from gradweave.sync.division import divisor_for
 from gradweave.sync.table import Slot
 
 if TYPE_CHECKING:
@@ -122,7 +122,11 @@ def send_next(engine: Engine) -> None:
     if launcher.next == len(layout.segments) - 1:
         flags = [1.0 if slot.used else 0.0 for slot in layout.order]
         layout.tail.copy_(torch.tensor([*flags, *notices.mine(engine)]))
-    launcher.start_next(engine.divisor)
+    try:
+        launcher.start_next(engine.divisor)
+    except Exception as error:
+        engine.broken = error
+        raise
 
 
 def _prepare(engine: Engine, slot: Slot) -> None:
@@ -132,6 +136,8 @@ def _prepare(engine: Engine, slot: Slot) -> None:
         slot.used = False
     if slot.sparse or view is None:
         return
+    if not slot.used and gradient is not None and gradient.data_ptr() != slot.ptr:
+        slot.used = True  # set by the user without a backward: this rank's gradient like any other
     if not slot.used:
         _prepare_unused(engine, slot, view, gradient)
     else:
@@ -147,9 +153,8 @@ def _prepare_unused(engine: Engine, slot: Slot, view: Tensor, gradient: Tensor |
         view.zero_()
         return
     _check_unchanged(engine, slot, gradient)
-    slot.leftover = gradient.clone() if gradient.data_ptr() == slot.ptr else gradient
-    view.copy_(gradient)
-    view.div_(engine.group.size)
+    slot.leftover = gradient.clone()
+    view.div_(divisor_for(engine.group.size, view))
     if not engine.reducer.predivided:
         view.mul_(engine.divisor)
 
@@ -159,7 +164,7 @@ def wait_and_restore(engine: Engine, keep: bool) -> None:
     layout, launcher = engine.layout, engine.launcher
     assert layout is not None and launcher is not None and layout.tail is not None
     launcher.wait_all()
-    if engine.options.weight is not None:
+    if engine.sets_aside:
         _add_leftovers(layout.order)
     unused = [slot for slot in layout.order if not slot.used]
     sparse = [slot for slot in layout.order if slot.sparse]
@@ -173,27 +178,40 @@ def wait_and_restore(engine: Engine, keep: bool) -> None:
         engine.incomplete = [slot.name for slot in layout.order if counts[slot.pos] < taking_part]
     for slot in unused:
         if not slot.sparse:
-            _restore(slot, seen[slot.pos], keep)
+            _restore(slot, seen[slot.pos], keep, _rounding(engine, slot))
     for slot in sparse:
         if seen[slot.pos]:
             _reduce_sparse(engine, slot, keep)
 
 
 def _add_leftovers(slots: Sequence[Slot]) -> None:
-    """What was in `.grad` before a weighted mean was accumulated on top."""
+    """What was in `.grad` before this window, kept apart while its mean was made."""
     for slot in slots:
         if slot.used and slot.leftover is not None and slot.view is not None:
             slot.view.add_(slot.leftover)
             slot.leftover = None
 
 
-def _restore(slot: Slot, used_elsewhere: bool, keep: bool) -> None:
+def _rounding(engine: Engine, slot: Slot) -> float:
+    """Relative error that the mean of equal values may have after the reduction."""
+    if not engine.reducer.carries_tail:
+        return 0.05  # a hook may be lossy
+    dtypes = (slot.dtype, engine.reducer.wire_dtype(slot.dtype))
+    return 8 * engine.group.size * max(torch.finfo(dtype).eps for dtype in dtypes)
+
+
+def _restore(slot: Slot, used_elsewhere: bool, keep: bool, rounding: float) -> None:
+    """See to a gradient that this rank did not generate: the others' sum, or what was there, bit for bit.
+
+    What was there is the common result of an earlier step; where it differs between ranks, the user wrote into it, and the mean
+    that has just been made is the common value.
+    """
     view, leftover = slot.view, slot.leftover
     assert view is not None
     if used_elsewhere:
         if keep:
             slot.param.grad = view.detach()
-    elif leftover is not None and slot.param.grad is not None and slot.param.grad.data_ptr() == slot.ptr:
+    elif leftover is not None and torch.allclose(view, leftover, rtol=rounding, atol=0.0, equal_nan=True):
         view.copy_(leftover)
     slot.leftover = None
 

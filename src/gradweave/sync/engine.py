@@ -16,7 +16,7 @@ import atexit
 import enum
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -24,22 +24,18 @@ from torch import Tensor
 
 from gradweave.errors import CollectiveError, StateError
 from gradweave.model import Segment
-from gradweave.reduce import Cast, Dense, Reducer
-from gradweave.split.strategy import SplitStrategy
-from gradweave.sync import completion, notices, settle
+from gradweave.reduce import Reducer
+from gradweave.split import SplitStrategy, save_plan
+from gradweave.sync import build, completion, notices, settle
 from gradweave.sync.backward import BackwardTracker, in_backward
-from gradweave.sync.device import clock_for, lane_for
+from gradweave.sync.device import lane_for
 from gradweave.sync.flight import Launcher
 from gradweave.sync.hooks import Hooks
 from gradweave.sync.layout import Layout
 from gradweave.sync.options import EngineOptions
-from gradweave.sync.plan import PlanSource
 from gradweave.sync.table import ParameterTable
 from gradweave.sync.watch import Watch
-from gradweave.trace.live import save_on_exit
-from gradweave.trace.recorder import Recorder
 from gradweave.world import communicators
-from gradweave.world.agree import agree
 from gradweave.world.groups import Group, private_group
 
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -66,10 +62,11 @@ class Engine:
     Args:
         named: names and parameters, equal on all ranks.
         group: the ranks.
-        strategy: the plan; None takes the registry's, then `default`.
+        strategy: the plan, as `gradweave.split.as_strategy` accepts it; None takes the registry's, then `default`.
         default: the strategy when nobody names one.
         options: everything else.
         reducer: how a message is reduced; None is dense, with float32 for half precision gradients.
+        terms: what else the ranks must have in common.
 
     Raises:
         MismatchError: ranks built different models, strategies or options.
@@ -80,27 +77,28 @@ class Engine:
         named: Iterable[tuple[str, torch.nn.Parameter]],
         *,
         group: Group,
-        strategy: SplitStrategy | None = None,
+        strategy: Any = None,
         default: SplitStrategy | None = None,
         options: EngineOptions | None = None,
         reducer: Reducer | None = None,
+        terms: Sequence[str] = (),
     ) -> None:
         self.options = options or EngineOptions()
         self.table = ParameterTable(named)
         self.group, self.rank = group, group.rank
-        infos = [slot.info for slot in self.table.slots]
-        self.plan = PlanSource(group.name, self.options.label, strategy, default or SplitStrategy.default(), infos)
-        agree(self._terms(), f"{self.options.label} ({len(infos)} gradients)", group)
+        fallback = default or SplitStrategy.default()
+        self.plan = build.agreed_plan(strategy, fallback, self.table, self.options, group, terms)
         self.pg = private_group(group, self.options.label, self.options.timeout_s)
         self.control = communicators.control(self.pg)
         limit = communicators.timeout_of(self.pg)
         self.watch = Watch(group, self.options.label, self.table.digest(), limit.total_seconds() if limit else 1800.0)
-        self.reducer = reducer or self._default_reducer()
-        self.recorder = self._make_recorder(infos)
+        self.reducer = reducer or build.default_reducer(self.table, self.options)
+        self.recorder = build.recorder_for(self.table, self.options, group)
         self.lane = lane_for(self.table.devices, group.backend)
         self.layout: Layout | None = None
         self.launcher: Launcher | None = None
-        self.state, self.step, self.micro, self.unsynced = State.IDLE, 0, 0, 0
+        self.state, self.step, self.micro = State.IDLE, 0, 0
+        self._iteration_over = False
         self.backwards = self.options.accumulate
         self.sync_enabled = True
         self.broken: Exception | None = None
@@ -111,7 +109,8 @@ class Engine:
         self.sent_plan: tuple[int, ...] = ()
         self.launching = self.dividing = self.divides_now = self._syncing = False
         self.divide_by: float = 1
-        self.weight_sum, self.weight_now = 0.0, 1.0
+        self.weight_sum, self.weight_now, self.weight_unit = 0.0, 1.0, 1.0
+        self.sets_aside = self.options.weight is not None or self.options.accumulate > 1 or self.options.op != "average"
         self.total_weight: float | None = None
         self.sequence = 0
         self.tracker = BackwardTracker(self._backward_started, self._backward_ended)
@@ -121,35 +120,6 @@ class Engine:
         self._end_communicator.atexit = False
         _live.add(self)
         self.recorder.begin(0)
-
-    def _terms(self) -> list[str]:
-        """What all ranks must have in common."""
-        o = self.options
-        terms = f"op={o.op} overlap={o.overlap} accumulate={o.accumulate} reduce_dtype={o.reduce_dtype}"
-        terms += f" weighted={o.weight is not None}"
-        return [*self.table.fingerprint(), terms, f"strategy {self.plan.strategy.describe()} {self.plan.strategy.digest}"]
-
-    def _default_reducer(self) -> Reducer:
-        half = {torch.float16, torch.bfloat16, torch.complex32}
-        if self.options.reduce_dtype is None and not any(slot.dtype in half for slot in self.table.slots):
-            return Dense()
-        return Cast(Dense(), self.options.reduce_dtype)
-
-    def _make_recorder(self, infos: Any) -> Recorder:
-        recorder = Recorder(
-            rank=self.group.ranks[self.rank],
-            world_size=self.group.size,
-            group=self.group.name,
-            backend=self.group.backend,
-            label=self.options.label,
-            enabled=self.options.record,
-            meta=self.options.meta(),
-            clock=clock_for(self.table.devices),
-        )
-        recorder.set_gradients(infos)
-        if directory := os.environ.get("GRADWEAVE_TRACE_DIR"):
-            save_on_exit(directory)
-        return recorder
 
     # -- what the wrappers call ---------------------------------------------------------------------------------------------
 
@@ -164,15 +134,9 @@ class Engine:
     def divisor(self) -> float:
         """What the sum over ranks and micro-batches of this window is divided by."""
         if self.total_weight is not None:
-            return self.total_weight
+            return self.total_weight / self.weight_unit
         ranks = (self.live_size or self.group.size) if self.options.op == "average" else 1
         return ranks * (max(1, self.micro_count) if self.options.accumulate > 1 else 1)
-
-    @property
-    def whole_part(self) -> float:
-        """What the words of all ranks sum up to: their number, divided where the reducer divides whole messages."""
-        divides = self.reducer.carries_tail and not self.reducer.predivided
-        return self.group.size / self.divisor if divides else self.group.size
 
     @property
     def micro_count(self) -> int:
@@ -180,14 +144,18 @@ class Engine:
         return self.micro + (1 if self.tracker.running and self._syncing else 0)
 
     def forward_started(self) -> None:
-        """The model's forward begins (a forward hook calls this)."""
+        """The model's forward begins (a forward hook calls this); one without gradients, of a validation, is no step's."""
+        if not torch.is_grad_enabled():
+            return
+        if self.state is State.REDUCED and not self._iteration_over:
+            self._end_iteration()  # the step was skipped (GradScaler): what follows is another iteration
         self.recorder.fp_start()
 
     def forward_ended(self, outputs: Iterable[Tensor]) -> None:
         """The model's forward is over: watch its outputs, whose gradients mark the begin of the outermost backward."""
-        self.recorder.fp_end()
         if not torch.is_grad_enabled():
             return
+        self.recorder.fp_end()
         ref = weakref.ref(self)
 
         def seen(_: Tensor) -> None:
@@ -224,10 +192,15 @@ class Engine:
     def step_done(self) -> None:
         """The optimizer has stepped: the iteration ends, the next one begins."""
         self.state = State.IDLE
-        self.recorder.iteration_end(self.sent_plan, self.options.overlap)
         self.step += 1
         self.watch.step = self.step
+        if not self._iteration_over:
+            self._end_iteration()
+
+    def _end_iteration(self) -> None:
+        self.recorder.iteration_end(self.sent_plan, self.options.overlap)
         self.recorder.begin(self.step)
+        self._iteration_over = True
 
     def drop(self) -> None:
         """The user throws the gradients away (zero_grad): end the window; reductions under way are awaited and forgotten."""
@@ -244,6 +217,15 @@ class Engine:
         """Whether this window's gradients are reduced and no backward has come since."""
         return self.state is State.REDUCED
 
+    @property
+    def idle(self) -> bool:
+        """Whether no backward has come since the last step."""
+        return self.state is State.IDLE
+
+    def mark_reduced(self) -> None:
+        """The gradients that are there were reduced by an engine before this one: the next step does not do it again."""
+        self.state = State.REDUCED
+
     def set_reducer(self, reducer: Reducer) -> None:
         """Reduce in another way from the next window on, on all ranks alike."""
         self.drop()
@@ -257,9 +239,24 @@ class Engine:
         """Whether complete gradients wait for their reduction (outside of backward)."""
         return self.state is State.OPEN and not in_backward() and self.micro >= self.backwards
 
+    def save_plan(self, path: str | os.PathLike[str], note: str) -> None:
+        """Write the plan in force to a plan file."""
+        if self.layout is None:
+            raise StateError(
+                f"{self.options.label} has made no step",
+                rule="a plan names gradients in the order in which they are generated, which the first step shows",
+                fix="save the plan after the first step",
+            )
+        save_plan(
+            path, self.layout.infos, self.layout.segments, group_size=self.group.size, backend=self.group.backend, note=note
+        )
+
     def close(self) -> None:
-        """Take the hooks off and end the communicator; the parameters are plain again."""
+        """Take the hooks off and end the communicator; the parameters are plain again. A second call does nothing."""
+        if self.closed:
+            return
         self.closed = True
+        self.plan.close()
         self.hooks.detach()
         self.release()
 
@@ -290,11 +287,13 @@ class Engine:
         return self.launcher.started or self.micro >= self.backwards
 
     def _open(self) -> None:
-        self.state, self.micro, self.unsynced, self.sequence = State.OPEN, 0, 0, 0
-        self.weight_sum, self.total_weight = 0.0, None
+        if self.state is State.REDUCED and not self._iteration_over:
+            self._end_iteration()
+        self._iteration_over = False
+        self.state, self.micro, self.sequence = State.OPEN, 0, 0
+        self.weight_sum, self.weight_unit, self.total_weight = 0.0, 1.0, None
         for slot in self.table.slots:
             slot.reset()
-        self.hooks.stay_last(self.table.slots)
         if self.layout is not None and self.launcher is not None:
             if self.layout.held_elsewhere():
                 self.layout.fresh_memory()
@@ -308,6 +307,7 @@ class Engine:
             self._open()
         if self.launcher is not None:
             self.launcher.forget_versions()
+        self.hooks.stay_last(self.table.slots)
         self._syncing = self.sync_enabled
         last = self._syncing and self.micro + 1 >= self.backwards and self.layout is not None
         self.dividing, self.launching = last, last and self.options.overlap
@@ -337,8 +337,6 @@ class Engine:
         self.recorder.bp_end()
         if self._syncing:
             self.micro += 1
-        else:
-            self.unsynced += 1
         self.dividing = self.launching = False
         completion.note_versions(self)
         if self.options.finish_in_backward and self._syncing:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gradweave.model import Segment
-from gradweave.reduce import Message, Pending
+from gradweave.reduce import CommHook, Message, Pending
 from gradweave.sync.device import StreamLane
 from gradweave.sync.watch import Watch
 
@@ -109,6 +109,8 @@ class Launcher:
         try:
             pending = reducer.start(message, state, divisor)
         except RuntimeError as error:
+            if isinstance(reducer, CommHook):
+                raise  # the user's own code
             raise self._watch.failure(describe(message.segment), str(error)) from error
         if self._lane is not None:
             return StreamFlight(message, pending, self._recorder, token, self._lane)

@@ -95,7 +95,7 @@ class Layout:
 
     def _message(self, segment: Segment, index: int, key: Key, slots: list[Slot]) -> Message:
         arena = self.arenas[key]
-        first = arena.slots.index(slots[0])
+        first = slots[0].place
         stop = arena.end_of(first + len(slots) - 1)
         rides = self._rides(segment, key)
         flat = arena.flat[arena.offsets[first] : stop + (self.tail_elems if rides else 0)]

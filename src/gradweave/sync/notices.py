@@ -39,7 +39,7 @@ def read(engine: Engine) -> tuple[bool, bool]:
     if words is None:
         return False, False
     taking_part, change = words.tolist()
-    parted = not engine.options.finish_in_backward and abs(taking_part) < 0.99 * engine.whole_part
+    parted = not engine.options.finish_in_backward and abs(taking_part) < engine.group.size - 0.5
     return parted, change > 0
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import torch
 
+from gradweave._version import __version__
 from gradweave.errors import ConfigError
 
 OPS = ("average", "sum")
@@ -70,10 +71,15 @@ class EngineOptions:
         if self.timeout_s is not None:
             check_timeout(self.timeout_s)
 
+    def terms(self) -> str:
+        """What all ranks must have in common."""
+        return (
+            f"op={self.op} overlap={self.overlap} accumulate={self.accumulate} reduce_dtype={self.reduce_dtype} "
+            f"weighted={self.weight is not None}"
+        )
+
     def meta(self) -> dict[str, str]:
         """What a report shows at its head."""
-        from gradweave import __version__
-
         named = {"model": self.model_name} if self.model_name else {}
         return {**named, "gradweave": __version__, "torch": str(torch.__version__)}
 

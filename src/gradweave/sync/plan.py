@@ -61,6 +61,10 @@ class PlanSource:
         by_name = {info.name: info for info in self._infos}
         return tuple(by_name[name] for name in names) if set(names) == set(by_name) else self._infos
 
+    def close(self) -> None:
+        """The wrapper is closed: the registry asks it no more."""
+        registry.unsubscribe(self.group, self)
+
     def boundaries(self, strategy: SplitStrategy, infos: Sequence[GradientInfo]) -> tuple[int, ...]:
         """Last indices of the segments of `strategy` for gradients in this order."""
         return strategy.boundaries([info.size_bytes for info in infos], [info.name for info in infos])

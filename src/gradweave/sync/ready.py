@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from gradweave.errors import StateError
+from gradweave.reduce.division import divisor_for
 from gradweave.sync import completion
 from gradweave.sync.backward import current_task
-from gradweave.sync.division import divisor_for
 from gradweave.sync.table import Slot
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def before(engine: Engine, slot: Slot, gradients: Gradients) -> Gradients | None
     gradient, view = gradients[0], slot.view
     if gradient is None:
         return None
+    if engine.sets_aside and not slot.used:
+        _set_aside(slot)
     foreign = view is None or gradient.layout is not torch.strided or gradient.dtype != slot.dtype
     if view is None or foreign or torch.is_grad_enabled():
         return _weighted(engine, gradient)
@@ -55,23 +57,24 @@ def before(engine: Engine, slot: Slot, gradients: Gradients) -> Gradients | None
     return (view.detach(),)
 
 
+def _set_aside(slot: Slot) -> None:
+    """Keep what an earlier, already reduced window left in `.grad` apart; it is added to the new mean.
+
+    Only a plain average of one micro-batch may simply go on adding: the mean of equal values is that value.
+    """
+    left = slot.param.grad
+    if left is not None and left.layout is torch.strided:
+        with torch.no_grad():
+            slot.leftover = left.detach().clone()
+            left.detach().zero_()
+
+
 def _into_existing(engine: Engine, slot: Slot, gradient: Tensor) -> Gradients | None:
     """Torch will add to `.grad`: make the new part fit what is there."""
     if slot.divided:
-        return (gradient * (engine.weight_now / engine.divide_by) if engine.options.weight else gradient / engine.divide_by,)
-    left = slot.param.grad
-    if not slot.used and left is not None and engine.options.weight is not None:
-        slot.leftover = left.clone()  # the weights' sum is not known yet: it is added when the mean is
-        left.zero_()
-    elif not slot.used and left is not None and (carry := _carry(engine)) != 1:
-        left.mul_(carry)
+        scale = engine.weight_now if engine.options.weight is not None else 1
+        return (gradient.mul(scale).div_(divisor_for(engine.divide_by, gradient)),)
     return _weighted(engine, gradient)
-
-
-def _carry(engine: Engine) -> float:
-    """Factor for what an earlier, already reduced window left in `.grad`, so that the new mean leaves it as it was."""
-    ranks = engine.group.size if engine.options.op == "average" else 1
-    return ranks * engine.options.accumulate / engine.group.size
 
 
 def _weighted(engine: Engine, gradient: Tensor) -> Gradients | None:

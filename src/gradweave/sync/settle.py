@@ -106,7 +106,9 @@ def take_weight(engine: Engine, agree_now: bool) -> None:
         raise ConfigError(
             f"weight() returned {weight}", rule="a weight is a finite number, 0 or more", fix="return the number of tokens"
         )
-    engine.weight_now = weight
+    if engine.weight_sum == 0.0 and weight > 0.0:
+        engine.weight_unit = weight  # gradients are scaled by ratios of weights: token counts would overflow half precision
+    engine.weight_now = weight / engine.weight_unit
     engine.weight_sum += weight
     if agree_now:
         agree_weight(engine)

@@ -36,6 +36,7 @@ class Slot:
         "name",
         "node",
         "param",
+        "place",
         "pid",
         "pos",
         "ptr",
@@ -53,15 +54,14 @@ class Slot:
         self.node: object = None
         self.view: Tensor | None = None
         self.ptr = -1
-        self.bucket = -1
+        self.bucket = self.place = -1
         self.sparse = self.hooked = False
         self.expected = 1
-        self.sequence = 0
         self.reset()
 
     def reset(self) -> None:
         """Forget the window: nothing fired, nothing reduced."""
-        self.fires = 0
+        self.fires = self.sequence = 0
         self.used = self.divided = self.ready = self.launched = False
         self.leftover: Tensor | None = None
         self.version = -1
@@ -103,6 +103,12 @@ class ParameterTable:
             else:
                 self.frozen.append((name, param))
         self.known = seen
+        if not self.slots:
+            raise ConfigError(
+                f"none of {len(self.frozen)} parameters requires a gradient",
+                rule="something is trained",
+                fix="unfreeze parameters before wrapping the optimizer",
+            )
 
     @staticmethod
     def _check(name: str, param: object, names: set[str]) -> None:

@@ -66,7 +66,8 @@ class Watch:
         except RuntimeError as error:
             if isinstance(error, CollectiveError) and error.step is not None:
                 raise
-            raise self.failure(what, str(error)) from error
+            cause = error.__cause__ if isinstance(error, CollectiveError) and error.__cause__ else error
+            raise self.failure(what, str(cause)) from error
         finally:
             self.pending = None
 

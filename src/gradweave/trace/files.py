@@ -89,7 +89,8 @@ def load_dir(path: str | Path) -> list[Trace]:
         Traces sorted by rank, then label; see `notes` for what is incomplete.
 
     Raises:
-        TraceError: no such folder, no trace in it, two files of one rank and label, or a file that cannot be read.
+        TraceError: no such folder, no trace in it, two files of one rank and label, traces of two runs, or a file that cannot
+            be read.
 
     Example:
         >>> import tempfile
@@ -109,7 +110,26 @@ def load_dir(path: str | Path) -> list[Trace]:
         raise TraceError(
             f"{folder} holds no trace", rule=f"traces are called {PATTERN}", fix="run with GRADWEAVE_TRACE_DIR set to it"
         )
-    return _without_doubles([(file, load_trace(file)) for file in files])
+    traces = _without_doubles([(file, load_trace(file)) for file in files])
+    _check_one_run(folder, traces)
+    return traces
+
+
+def _check_one_run(folder: Path, traces: Sequence[Trace]) -> None:
+    """Traces of one label come from ranks that trained one model together."""
+    first: dict[str, Trace] = {}
+    for trace in traces:
+        other = first.setdefault(trace.label, trace)
+        if (sorted(g.name for g in trace.gradients), trace.world_size) != (
+            sorted(g.name for g in other.gradients),
+            other.world_size,
+        ):
+            raise TraceError(
+                f"{folder}: label {trace.label!r} is of different runs on ranks {other.rank} and {trace.rank} "
+                f"({len(other.gradients)} gradients on {other.world_size} ranks, {len(trace.gradients)} on {trace.world_size})",
+                rule="a folder holds the traces of one run",
+                fix="keep the traces of each run in a folder of their own",
+            )
 
 
 def _without_doubles(found: Iterable[tuple[Path, Trace]]) -> list[Trace]:

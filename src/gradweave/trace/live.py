@@ -8,6 +8,7 @@ read by the engine when a wrapper is built, calls `save_on_exit` with its value.
 from __future__ import annotations
 
 import atexit
+import sys
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,4 +86,4 @@ def _save_quietly(path: Path) -> None:
     try:
         save_all(path)
     except Exception as error:
-        print(f"gradweave: the trace could not be saved: {error}")
+        print(f"gradweave: the trace could not be saved: {error}", file=sys.stderr)

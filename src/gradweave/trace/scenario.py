@@ -21,6 +21,7 @@ from gradweave.trace.summary import PlanSummary
 from gradweave.trace.whatif import Setting, setting_of
 from gradweave.trace.words import ms, pct, plan_text
 
+_FEWEST_STEPS = 3
 NOISE_SHARE = 0.02
 _MIN_GAIN_SHARE = 0.01
 _WORTH_SHARE = 0.25
@@ -69,9 +70,10 @@ def diagnose(summary: PlanSummary, sizes_bytes: Sequence[int]) -> Scenario | Non
         sizes_bytes: bytes of each gradient in index order.
 
     Returns:
-        None when there is nothing to gain: no communication, or exposed time below the noise (`silence` says which).
+        None when there is nothing to say: no communication, fewer than 3 iterations, or exposed time below the noise
+        (`silence` says which).
     """
-    if not summary.segments or summary.exposed_s.median < noise_s(summary):
+    if not summary.segments or len(summary.steps) < _FEWEST_STEPS or summary.exposed_s.median < noise_s(summary):
         return None
     setting = _setting(summary, sizes_bytes)
     found = _serial(summary, setting)
@@ -91,6 +93,8 @@ def silence(summary: PlanSummary) -> str:
         return "Nothing to gain: there is no communication."
     if exposed < NOISE_SHARE * summary.iteration_s.median:
         return f"Nothing to gain: {ms(exposed)} of communication are exposed, {pct(summary.exposed_pct)} of the step."
+    if len(summary.steps) < _FEWEST_STEPS:
+        return f"Too few iterations to tell: {len(summary.steps)}, where {_FEWEST_STEPS} are needed."
     error = ms(_uncertainty_s(summary))
     return f"Too noisy to tell: {ms(exposed)} are exposed, but the median step time is known to within {error} only."
 

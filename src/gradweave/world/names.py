@@ -11,6 +11,7 @@ Cost: no communication.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,15 +107,21 @@ def add(name: str, ranks: tuple[int, ...], handle: Any = None) -> Entry:
 
 
 def my_rank() -> int:
-    """The caller's global rank; 0 when no process group exists."""
+    """The caller's global rank. Where no process group exists yet: the launcher's RANK, or 0 when there is no launcher."""
     group = _default_group()
-    return 0 if group is None else int(group.rank())
+    return _launcher("RANK", 0) if group is None else int(group.rank())
 
 
 def world_size() -> int:
-    """The number of processes in the world; 1 when no process group exists."""
+    """The number of processes in the world. Where no process group exists yet: the launcher's WORLD_SIZE, or 1."""
     group = _default_group()
-    return 1 if group is None else int(group.size())
+    return _launcher("WORLD_SIZE", 1) if group is None else int(group.size())
+
+
+def _launcher(variable: str, otherwise: int) -> int:
+    """What torchrun says, when it says both rank and size; `gw.init` is where a half-set environment is refused."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() and "RANK" in os.environ and "WORLD_SIZE" in os.environ else otherwise
 
 
 def on_reset(hook: Callable[[], None]) -> Callable[[], None]:

@@ -13,6 +13,8 @@ Cost: one rendezvous through the store.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import math
 import os
 from collections.abc import Mapping
@@ -28,13 +30,14 @@ DEFAULT_TIMEOUT_S = 1800.0
 _REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def init(backend: str | None = None, timeout: float | timedelta = DEFAULT_TIMEOUT_S) -> None:
+def init(backend: str | None = None, timeout: float | timedelta | None = None) -> None:
     """Join the world, or adopt the default process group that exists already.
 
     Args:
         backend: "gloo", "nccl", "hccl" or torch's form "cpu:gloo,cuda:nccl". None: NCCL for CUDA tensors, HCCL for NPU
             tensors when torch_npu is installed (Gloo for CPU tensors beside them), Gloo otherwise.
-        timeout: how long a collective may wait for its peers, in seconds or as a timedelta. Default 30 minutes.
+        timeout: how long a collective may wait for its peers, in seconds or as a timedelta. None: 30 minutes, or what an
+            adopted group has; a value given is set on an adopted group too.
 
     Calling it again is harmless. On CUDA (NPU), the current device becomes the local rank's.
 
@@ -48,9 +51,11 @@ def init(backend: str | None = None, timeout: float | timedelta = DEFAULT_TIMEOU
         >>> world.rank(), world.size()
         (0, 1)
     """
-    limit = as_timedelta(timeout)
+    limit = as_timedelta(DEFAULT_TIMEOUT_S if timeout is None else timeout)
     if dist.is_initialized():
         _check_backend(backend)
+        if timeout is not None:
+            dist.distributed_c10d._set_pg_timeout(limit, dist.distributed_c10d._get_default_group())
     else:
         place = read_environment(os.environ)
         chosen = backend or _default_backend()
@@ -59,6 +64,8 @@ def init(backend: str | None = None, timeout: float | timedelta = DEFAULT_TIMEOU
             dist.init_process_group(chosen, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
         else:
             dist.init_process_group(chosen, init_method="env://", rank=place[0], world_size=place[1], timeout=limit)
+        if chosen == "gloo":
+            atexit.register(_leave)
     names.known()
 
 
@@ -68,6 +75,12 @@ def shutdown() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
     names.known()
+
+
+def _leave() -> None:
+    """At exit: end Gloo's threads while the interpreter is whole. One that wakes in a dying interpreter aborts the process."""
+    with contextlib.suppress(RuntimeError):
+        shutdown()
 
 
 def is_initialized() -> bool:

@@ -42,9 +42,15 @@ def render(data: Json, *, rows: int = 8) -> RenderableType:
         parts.append(Text("No iteration was recorded."))
     for wrapper in data["wrappers"]:
         parts.append(_heading(wrapper))
-        for index, plan in enumerate(wrapper["plans"]):
+        for index, plan in _worth_showing(wrapper["plans"]):
             parts += [*_plan(wrapper, plan, index, rows), Text()]
     return Group(*parts)
+
+
+def _worth_showing(plans: list[Json]) -> list[tuple[int, Json]]:
+    """Plans with their index; those of one or two iterations, of a change of plan, only when there is nothing else."""
+    numbered = list(enumerate(plans))
+    return [(index, plan) for index, plan in numbered if len(plan["steps"]) > 2] or numbered
 
 
 def _heading(wrapper: Json) -> Text:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 
-def divisor_for(value: float, tensor: Tensor) -> Any:
+def divisor_for(value: Any, tensor: Tensor) -> Any:
     """The divisor as torch needs it for a true division: CUDA turns division by a number into a product with its inverse.
 
     Example:
         >>> divisor_for(3, torch.zeros(1))
         3
     """
-    return value if tensor.device.type == "cpu" else _device_scalar(value, tensor.device)
+    return value if tensor.device.type == "cpu" or isinstance(value, Tensor) else _device_scalar(value, tensor.device)
 
 
 @functools.lru_cache(maxsize=64)

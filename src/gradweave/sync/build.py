@@ -1,0 +1,76 @@
+"""What an engine is made of: its plan, agreed on by all ranks, its reducer and its recorder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gradweave.errors import GradweaveError
+from gradweave.reduce import Cast, Dense, Reducer
+from gradweave.split import SplitStrategy, as_strategy, plan_of
+from gradweave.sync.device import clock_for
+from gradweave.sync.options import EngineOptions
+from gradweave.sync.plan import PlanSource
+from gradweave.sync.table import ParameterTable
+from gradweave.trace.live import save_on_exit
+from gradweave.trace.recorder import Recorder
+from gradweave.world.agree import agree
+from gradweave.world.groups import Group
+
+_HALF = (torch.float16, torch.bfloat16, torch.complex32)
+
+
+def agreed_plan(
+    given: Any, default: SplitStrategy, table: ParameterTable, options: EngineOptions, group: Group, extra: Sequence[str]
+) -> PlanSource:
+    """Resolve `strategy=` and make sure that all ranks have the same model, plan and options.
+
+    An error that only this rank has must not leave the others waiting: it is told in the exchange, then raised.
+
+    Raises:
+        MismatchError: ranks differ. PlanFileError, SplitError, ConfigError: the strategy does not serve this model.
+    """
+    problem: GradweaveError | None = None
+    plan: PlanSource | None = None
+    infos = [slot.info for slot in table.slots]
+    try:
+        plan_file = plan_of(given)
+        if plan_file is not None:
+            plan_file.check(infos, group_size=group.size, backend=group.backend)
+        plan = PlanSource(group.name, options.label, as_strategy(given), default, infos)
+        terms = [options.terms(), f"strategy {plan.strategy.describe()} {plan.strategy.digest}"]
+    except GradweaveError as error:
+        problem, terms = error, [f"refused: {error.what}"]
+    agree([*table.fingerprint(), *terms, *extra], f"{options.label} ({len(infos)} gradients)", group)
+    if problem is not None:
+        raise problem
+    assert plan is not None
+    return plan
+
+
+def default_reducer(table: ParameterTable, options: EngineOptions) -> Reducer:
+    """Dense; through another dtype where asked for or where gradients are half precision."""
+    if options.reduce_dtype is None and not any(slot.dtype in _HALF for slot in table.slots):
+        return Dense()
+    return Cast(Dense(), options.reduce_dtype)
+
+
+def recorder_for(table: ParameterTable, options: EngineOptions, group: Group) -> Recorder:
+    """The engine's recorder; its trace is saved at exit when GRADWEAVE_TRACE_DIR names a folder."""
+    recorder = Recorder(
+        rank=group.ranks[group.rank],
+        world_size=group.size,
+        group=group.name,
+        backend=group.backend,
+        label=options.label,
+        enabled=options.record,
+        meta=options.meta(),
+        clock=clock_for(table.devices),
+    )
+    recorder.set_gradients([slot.info for slot in table.slots])
+    if directory := os.environ.get("GRADWEAVE_TRACE_DIR"):
+        save_on_exit(directory)
+    return recorder
