@@ -27,6 +27,7 @@ BAD = [
     {"accumulate": None},
     {"reduce_dtype": torch.int32},
     {"reduce_dtype": torch.complex64},
+    pytest.param({"reduce_dtype": torch.float8_e4m3fn}),
     {"reduce_dtype": "float32"},
     {"reduce_dtype": 32},
     {"weight": 3.0},
@@ -40,7 +41,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("values", BAD, ids=lambda values: " ".join(f"{k}={v!r}" for k, v in values.items()).partition(" at ")[0])
+@pytest.mark.parametrize(
+    "values", BAD, ids=lambda values: " ".join(f"{k}={v!r}" for k, v in values.items()).partition(" at ")[0]
+)
 def test_a_bad_value_is_refused_with_value_rule_and_fix(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"=.*\. Rule: .+\. Fix: .+\.") as caught:
         EngineOptions(**values)
@@ -91,7 +94,8 @@ def test_a_report_has_the_versions_and_the_model_if_it_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [(None, None), (3, 3.0), (0.25, 0.25), (timedelta(minutes=2), 120.0), (timedelta(milliseconds=5), 0.005)]
+    ("given", "seconds"),
+    [(None, None), (3, 3.0), (0.25, 0.25), (timedelta(minutes=2), 120.0), (timedelta(milliseconds=5), 0.005)],
 )
 def test_a_timeout_is_seconds_whatever_it_was_given_as(given: Any, seconds: float | None) -> None:
     assert check_timeout(given) == seconds

@@ -64,5 +64,5 @@ def _as_tensor(text: bytearray) -> Tensor:
 
 def draw(text: Tensor, batch: int, context: int, generator: torch.Generator) -> Tensor:
     """Cut `batch` random windows of `context + 1` bytes: (batch, context + 1), int64."""
-    starts = torch.randint(len(text) - context - 1, (batch,), generator=generator)
+    starts = torch.randint(len(text) - context, (batch,), generator=generator)
     return torch.stack([text[start : start + context + 1] for start in starts.tolist()]).long()

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -24,6 +23,7 @@ from gradweave.collectives import broadcast
 from gradweave.errors import ConfigError, StateError
 from gradweave.model import Segment
 from gradweave.optim import naming
+from gradweave.optim.facade import Facade
 from gradweave.optim.forward import watch_forward
 from gradweave.optim.registry import check_free, claim, next_label
 from gradweave.split import SplitStrategy
@@ -33,7 +33,7 @@ from gradweave.trace.recorder import Recorder
 from gradweave.world import as_group
 
 
-class DistributedOptimizer(torch.optim.Optimizer):
+class DistributedOptimizer(Facade):
     """Averages gradients over ranks during backward, then lets the wrapped optimizer step.
 
     Args:
@@ -43,7 +43,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "default", "hccl_default", "single", "per_gradient"; None takes what `set_split_strategy_*` says for the group,
             else the default.
         group: the ranks: a name, a torch ProcessGroup, a DeviceMesh of one axis.
-        op: "average" or "sum".
+        op: "average" or "sum" over ranks; the micro-batches that `accumulate` counts are averaged in both.
         overlap: True reduces behind backward, False after it.
         accumulate: number of backward passes per step; their gradients are averaged, and travel once.
         reduce_dtype: dtype in which gradients are summed. None: float32 for half precision gradients, their own otherwise.
@@ -129,46 +129,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             broadcast(self._model if self._model is not None else dict(named), root=0, group=group)
         self._said_partial = False
 
-    # -- Optimizer ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The wrapped optimizer's groups.
-
-        When GradScaler asks, who reads gradients through them, the reductions are finished first; nobody else causes one.
-        """
-        if self._engine is not None and self._engine.in_flight and sys._getframe(1).f_code.co_name == "_unscale_grads_":
-            self.synchronize()
-        return self._wrapped.param_groups
-
-    @param_groups.setter
-    def param_groups(self, value: list[dict[str, Any]]) -> None:
-        self._wrapped.param_groups = value
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        """The wrapped optimizer's state."""
-        return self._wrapped.state
-
-    @state.setter
-    def state(self, value: Any) -> None:
-        self._wrapped.state = value
-
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The wrapped optimizer's defaults."""
-        return self._wrapped.defaults
-
-    @defaults.setter
-    def defaults(self, value: dict[str, Any]) -> None:
-        self._wrapped.defaults = value
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the wrapped optimizer's."""
-        if name == "_wrapped":
-            raise AttributeError(name)
-        return getattr(self._wrapped, name)
-
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self._wrapped!r})"
 
@@ -177,8 +137,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Args:
             closure: as in torch; it may be called several times (LBFGS). Each time its gradients are reduced and its loss is
-                averaged
-                over ranks, so that every rank takes the same decisions.
+                averaged over ranks, so that every rank takes the same decisions.
+
+        Raises:
+            CollectiveError: a rank did not come, or died: names collective, group, segment, step and the missing ranks.
+            StateError: gradients were changed while they travelled, or the set of parameters has changed.
+            MismatchError: ranks have made different numbers of steps, or different calls of `set_split_strategy_*`.
         """
         engine = self._live_engine()
         self._check_parameters()
@@ -209,7 +173,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return allreduce(value, op="average", group=self._live_engine().pg, check=False)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, as in torch. Reductions under way are awaited and thrown away."""
+        """Forget the gradients, as in torch. Reductions under way are awaited and thrown away.
+
+        Args:
+            set_to_none: True sets `.grad` to None, False fills it with zeros.
+        """
         if self._engine is not None:
             self._engine.drop()
         self._wrapped.zero_grad(set_to_none=set_to_none)
@@ -217,7 +185,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Finish the reductions now, so that gradients can be unscaled, clipped or read.
 
-        The `step()` that follows does not reduce again. Idempotent.
+        The `step()` that follows does not reduce again. Idempotent until the next backward. After fewer backward passes than
+        `accumulate` says it reduces the mean of those there were.
+
+        Raises:
+            CollectiveError, StateError, MismatchError: as `step`.
+
+        Example:
+            >>> import torch, gradweave as gw
+            >>> model = torch.nn.Linear(2, 1)
+            >>> optimizer = gw.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+            >>> model(torch.ones(1, 2)).sum().backward(); optimizer.synchronize()
+            >>> model.weight.grad
+            tensor([[1., 1.]])
         """
         self._note_partial()
         self._live_engine().finish()
@@ -241,14 +221,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             yield
         finally:
             engine.sync_enabled = before
-
-    def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's state_dict: it loads into the plain optimizer, and the other way round."""
-        return self._wrapped.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load into the wrapped optimizer."""
-        self._wrapped.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, on all ranks together; they get names `added.<i>` unless the model names them."""

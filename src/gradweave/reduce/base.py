@@ -32,7 +32,7 @@ class Message:
         group: the process group it travels in.
         size: number of ranks of that group.
         is_last: whether it is the last message of the iteration.
-        parameters, views: the parameters it carries and their slots in `flat` (0 bytes apart, in index order).
+        parameters, views: the parameters it carries and their slots in `flat`, in index order.
     """
 
     segment: Segment

@@ -44,7 +44,12 @@ def agreed_plan(
         terms = [options.terms(), f"strategy {plan.strategy.describe()} {plan.strategy.digest}"]
     except GradweaveError as error:
         problem, terms = error, [f"refused: {error.what}"]
-    agree([*table.fingerprint(), *terms, *extra], f"{options.label} ({len(infos)} gradients)", group)
+    try:
+        agree([*table.fingerprint(), *terms, *extra], f"{options.label} ({len(infos)} gradients)", group)
+    except GradweaveError:
+        if plan is not None:
+            plan.close()  # a wrapper that was refused has no say in its group's strategy
+        raise
     if problem is not None:
         raise problem
     assert plan is not None

@@ -1,13 +1,13 @@
 """The engine: from the hooks of autograd to reduced gradients.
 
-    window = the backward passes between two steps
-    first window       nothing is sent; the order, the number of backwards and of firings are observed
-    its end            ranks agree on what they saw (rank 0's order counts); flat buffers are laid out; everything is sent
-    later windows      a gradient is divided while it is copied into its slot; a complete segment is sent in order, from the
-    hook end of a window    what never came is sent as zeros, results are awaited in order, parameters unused everywhere are
-    restored
+    window          the backward passes between two steps
+    first window    nothing is sent; the order, the number of backwards and of firings are observed; at its end ranks agree on
+                    what they saw (rank 0's order counts), flat buffers are laid out and everything is sent
+    later windows   a gradient is divided while it is copied into its slot; a complete segment is sent in order, from a hook
+    end of one      what never came is sent as zeros, results are awaited in order, parameters unused everywhere are restored
 
-Cost: two Python calls per gradient (about 5 us), one collective per segment and dtype, none besides.
+Cost: two Python calls per gradient (about 5 us) and one collective per segment and dtype. One more per step with `weight=` (the
+sum of the weights) or with a communication hook (the flags). Cannot be combined with another engine on the same parameters.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Engine:
         self.pg = private_group(group, self.options.label, self.options.timeout_s)
         self.control = communicators.control(self.pg)
         limit = communicators.timeout_of(self.pg)
-        self.watch = Watch(group, self.options.label, self.table.digest(), limit.total_seconds() if limit else 1800.0)
+        self.watch = Watch(group, self.options.label, self.pg.group_name, limit.total_seconds() if limit else 1800.0)
         self.reducer = reducer or build.default_reducer(self.table, self.options)
         self.recorder = build.recorder_for(self.table, self.options, group)
         self.lane = lane_for(self.table.devices, group.backend)
@@ -116,8 +116,10 @@ class Engine:
         self.tracker = BackwardTracker(self._backward_started, self._backward_ended)
         self.hooks = Hooks(self)
         self.hooks.attach(self.table.slots)
-        self._end_communicator = weakref.finalize(self, communicators.destroy, self.pg)
-        self._end_communicator.atexit = False
+        # Gloo's threads call back into Python and must end with the engine. Ending an NCCL communicator whenever the collector
+        # runs, at other moments on other ranks, may block: close() does it.
+        if "nccl" not in group.backend:
+            weakref.finalize(self, communicators.destroy, self.pg).atexit = False
         _live.add(self)
         self.recorder.begin(0)
 
@@ -266,7 +268,7 @@ class Engine:
         They call back into Python when a reduction ends; one that wakes in a dying interpreter aborts the process.
         """
         self.layout = self.launcher = None
-        self._end_communicator()
+        communicators.destroy(self.pg)
         del self.pg, self.control
 
     # -- windows -------------------------------------------------------------------------------------------------------------

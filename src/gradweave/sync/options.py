@@ -13,6 +13,7 @@ from gradweave._version import __version__
 from gradweave.errors import ConfigError
 
 OPS = ("average", "sum")
+REDUCE_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +21,8 @@ class EngineOptions:
     """Options of one engine.
 
     Attributes:
-        op: "average" divides the sum over ranks by the group size, "sum" does not.
+        op: "average" divides the sum over ranks by the group size, "sum" does not; both average the micro-batches that
+            `accumulate` counts.
         overlap: True starts a segment's reduction as soon as its gradients are ready; False after backward.
         accumulate: number of `backward()` calls per step, averaged. 1 means: observe it in the first step and do not average.
         reduce_dtype: dtype of the reduction; None is float32 for half precision gradients and the gradient's own otherwise.
@@ -54,12 +56,10 @@ class EngineOptions:
                 rule="accumulate is a whole number of micro-batches, at least 1",
                 fix="pass 1 or more",
             )
-        if self.reduce_dtype is not None and not (
-            isinstance(self.reduce_dtype, torch.dtype) and self.reduce_dtype.is_floating_point
-        ):
+        if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
             raise ConfigError(
                 f"reduce_dtype={self.reduce_dtype!r}",
-                rule="the reduction dtype is a real floating point torch.dtype",
+                rule="gradients are summed in a real floating point dtype of 16 bits or more",
                 fix="pass torch.float32, torch.bfloat16, torch.float16, torch.float64 or None",
             )
         if self.weight is not None and (not callable(self.weight) or self.op != "average"):

@@ -36,10 +36,10 @@ class PlanSource:
     ) -> None:
         self.group, self.label, self.explicit, self.default = group, label, explicit, default
         self._infos = tuple(infos)
-        if explicit is None:
-            registry.subscribe(group, self)
         self.version, self.strategy = self._current()
         self.check_strategy(self.strategy)
+        if explicit is None:
+            registry.subscribe(group, self)
 
     @property
     def gradient_count(self) -> int:

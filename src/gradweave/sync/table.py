@@ -6,7 +6,6 @@ parameters are remembered only to notice when they start to train.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 
 import torch
@@ -140,7 +139,3 @@ class ParameterTable:
         """One line per parameter, equal on all ranks that built the same model."""
         lines = [f"{s.name} {tuple(s.param.shape)} {s.dtype} strides={tuple(s.param.stride())} trains" for s in self.slots]
         return lines + [f"{name} {tuple(p.shape)} {p.dtype} frozen" for name, p in self.frozen]
-
-    def digest(self) -> str:
-        """A short hash of the fingerprint, used to name the engine's groups alike on all ranks."""
-        return hashlib.sha256("\n".join(self.fingerprint()).encode()).hexdigest()[:12]
