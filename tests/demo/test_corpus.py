@@ -66,6 +66,11 @@ def test_windows_are_runs_of_the_text_with_one_byte_more_than_the_context() -> N
     assert tokens[:, 0].unique().numel() > 1
 
 
+def test_a_text_of_one_window_gives_that_window() -> None:
+    text = torch.arange(9, dtype=torch.uint8)
+    assert draw(text, 2, 8, torch.Generator().manual_seed(0)).tolist() == [list(range(9))] * 2
+
+
 def test_equal_generators_draw_equal_windows() -> None:
     text = torch.arange(200, dtype=torch.uint8)
     one, other = (draw(text, 5, 8, torch.Generator().manual_seed(3)) for _ in range(2))

@@ -78,9 +78,10 @@ def test_complex_gradients_share_the_arena_of_their_reals(dtype: torch.dtype, re
         counting(2, 3).t(),
         counting(2, 3, 4).permute(2, 0, 1),
         counting(1, 3, 2).transpose(0, 2),
+        counting(6).as_strided((2, 1, 3), (1, 50, 2)),
         counting(2, 3).t().to(COMPLEX),
     ],
-    ids=["channels-last", "transposed", "permuted", "with a dim of one", "complex"],
+    ids=["channels-last", "transposed", "permuted", "with a dim of one", "with a dim of one and any stride", "complex"],
 )
 def test_a_dense_parameters_strides_are_kept(param: Tensor) -> None:
     made = written(param)

@@ -157,6 +157,13 @@ class TestWait:
             watch.wait(lambda limit_s: True, raising(named), "all_reduce")
         assert caught.value is named
 
+    def test_completes_an_error_of_ours_that_names_no_step_with_torchs_words(self, watch: Watch) -> None:
+        ours = CollectiveError("an exchange failed")
+        ours.__cause__ = RuntimeError(TORCH)
+        with pytest.raises(CollectiveError, match="torch says: Connection closed by peer") as caught:
+            watch.wait(lambda limit_s: True, raising(ours), "all_reduce")
+        assert caught.value.step == 5 and caught.value.__cause__ is ours
+
     def test_leaves_errors_that_are_not_torchs_as_they_are(self, watch: Watch) -> None:
         with pytest.raises(KeyError):
             watch.wait(lambda limit_s: True, raising(KeyError("mine")), "all_reduce")
