@@ -158,7 +158,6 @@ def test_it_is_not_blind_where_the_output_is_seen() -> None:
     assert blind == [False]
 
 
-@pytest.mark.xfail(strict=True, reason="an output seen inside a running backward is taken for a new one")
 def test_autograd_grad_inside_a_backward_is_no_end_of_it(model: nn.Module, owner: Owner) -> None:
     def differentiate(_: Tensor) -> None:
         with torch.enable_grad():

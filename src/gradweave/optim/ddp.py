@@ -28,7 +28,7 @@ from gradweave.model import Segment
 from gradweave.optim import ddp_args, ddp_sync
 from gradweave.optim.ddp_join import DDPJoinHook, tell_joined
 from gradweave.optim.ddp_logging import DDPLogger
-from gradweave.optim.naming import find_tensors, warn_if_compiled_whole
+from gradweave.optim.naming import Places, find_tensors, warn_if_compiled_whole
 from gradweave.optim.registry import check_free, claim, next_label
 from gradweave.reduce import Cast, CommHook, Dense
 from gradweave.split import SplitStrategy
@@ -146,6 +146,7 @@ class DistributedDataParallel(Module, Joinable):
             terms=[f"forward_sync_buffers={self.forward_sync_buffers} find_unused={self.find_unused_parameters}"],
         )
         claim(self, named)
+        self._places = Places(self.module, self._attached.table.known)
         self.logger = DDPLogger(self)
         ref = weakref.ref(self)
 
@@ -169,6 +170,8 @@ class DistributedDataParallel(Module, Joinable):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module; in training, arrange that backward reduces the gradients."""
+        if self._attached is None and not torch.is_grad_enabled():
+            return self.module(*inputs, **kwargs)  # a copy that only evaluates joins no group
         if self._engine.closed:
             return self.module(*inputs, **kwargs)
         with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
@@ -198,9 +201,11 @@ class DistributedDataParallel(Module, Joinable):
 
     def _check_frozen(self) -> None:
         thawed = [name for name, param in self._engine.table.frozen if param.requires_grad]
-        if thawed:
+        replaced = self._places.replaced()
+        if thawed or replaced:
+            what = f"{thawed[:3]} were frozen when wrapped and train now" if thawed else f"{replaced[:3]} were replaced"
             raise StateError(
-                f"parameters {thawed[:3]} were frozen when the module was wrapped and train now",
+                f"parameters {what}",
                 rule="the set of trained parameters is fixed when the module is wrapped",
                 fix="close() this wrapper and wrap the module again, on all ranks",
                 rank=self._engine.group.ranks[self._engine.rank],
@@ -365,7 +370,7 @@ class DistributedDataParallel(Module, Joinable):
     def __getstate__(self) -> dict[str, Any]:
         ddp_args.check_default_group(self.process_group)
         keep = self.__dict__.copy()
-        for name in ("process_group", "device_mesh", "_attached", "logger", "_step_hook", "_comm_hook"):
+        for name in ("process_group", "device_mesh", "_attached", "_places", "logger", "_step_hook", "_comm_hook"):
             keep.pop(name, None)
         return keep
 

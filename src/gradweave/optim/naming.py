@@ -62,6 +62,29 @@ def select(optimizer: torch.optim.Optimizer, named: Named) -> Named:
     return chosen
 
 
+class Places:
+    """Where a model keeps the parameters that are trained: to notice that one, or a layer with some, was replaced.
+
+    Args:
+        model: the model.
+        known: ids of the parameters that count.
+    """
+
+    def __init__(self, model: torch.nn.Module, known: set[int]) -> None:
+        self._kept: list[tuple[str, dict[str, Any], str, object]] = []
+        for prefix, module in model.named_modules():
+            for name, param in module._parameters.items():
+                if param is not None and id(param) in known:
+                    self._kept.append((f"{prefix}.{name}".lstrip("."), module._parameters, name, param))
+            for name, child in module._modules.items():
+                if child is not None and any(id(param) in known for param in child.parameters()):
+                    self._kept.append((f"{prefix}.{name}".lstrip("."), module._modules, name, child))
+
+    def replaced(self) -> list[str]:
+        """Names of parameters and layers whose place holds another one now (a new head, `load_state_dict(assign=True)`)."""
+        return [full for full, place, name, param in self._kept if place.get(name) is not param]
+
+
 def warn_if_compiled_whole(model: torch.nn.Module, options: EngineOptions) -> None:
     """Warn about a model compiled as one graph: its gradients all come at the end of backward, so nothing can overlap."""
     # Whoever has compiled a model has imported torch._dynamo; importing it here would cost everybody else seconds and memory.

@@ -124,6 +124,7 @@ class DistributedOptimizer(Facade):
         )
         claim(self, named)
         self._is_copy = False
+        self._places = None if self._model is None else naming.Places(self._model, self._engine.table.known)
         self._forward_hooks = [] if self._model is None else watch_forward(self._model, self._engine)
         if broadcast_parameters:
             broadcast(self._model if self._model is not None else dict(named), root=0, group=group)
@@ -315,10 +316,10 @@ class DistributedOptimizer(Facade):
         table = self._live_engine().table
         thawed = [name for name, param in table.frozen if param.requires_grad]
         strangers = [p for p in naming.optimizer_parameters(self._wrapped) if id(p) not in table.known]
-        if thawed or strangers:
-            what = (
-                f"{thawed[:3]} were frozen when wrapped and train now" if thawed else f"{len(strangers)} parameters were added"
-            )
+        replaced = [] if self._places is None else self._places.replaced()
+        if thawed or strangers or replaced:
+            what = f"{len(strangers)} parameters were added" if strangers else f"{replaced[:3]} were replaced in the model"
+            what = f"{thawed[:3]} were frozen when wrapped and train now" if thawed else what
             raise StateError(
                 f"parameters {what}",
                 rule="the set of trained parameters is fixed when the optimizer is wrapped",
@@ -329,7 +330,7 @@ class DistributedOptimizer(Facade):
 
     def __getstate__(self) -> dict[str, Any]:
         keep = self.__dict__.copy()
-        for name in ("_engine", "_forward_hooks", "step"):
+        for name in ("_engine", "_forward_hooks", "_places", "step"):
             keep.pop(name, None)
         keep["_model"] = None
         keep["_named"] = naming.select(self._wrapped, self._named)

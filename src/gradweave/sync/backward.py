@@ -17,6 +17,7 @@ from torch.autograd import Variable
 from torch.autograd.function import BackwardCFunction
 
 _CUSTOM_BACKWARD = BackwardCFunction.apply.__code__
+_ENGINE_RUN = torch.autograd.graph._engine_run_backward.__code__
 current_task: Callable[[], int] = torch._C._current_graph_task_id
 
 
@@ -26,9 +27,14 @@ def in_backward() -> bool:
 
 
 def _nested() -> bool:
+    """Whether this backward runs inside another: in a Function's backward, or in a hook (two engine runs on one stack)."""
     frame: FrameType | None = sys._getframe(2)
+    runs = 0
     while frame is not None:
         if frame.f_code is _CUSTOM_BACKWARD:
+            return True
+        runs += frame.f_code is _ENGINE_RUN
+        if runs > 1:
             return True
         frame = frame.f_back
     return False

@@ -83,11 +83,7 @@ def check_untouched(engine: Engine) -> None:
     """Raise StateError when a gradient was changed or replaced after backward, while its reduction may be under way."""
     assert engine.launcher is not None and engine.layout is not None
     replaced = any(
-        slot.launched
-        and slot.used
-        and not slot.sparse
-        and slot.param.grad is not None
-        and slot.param.grad.data_ptr() != slot.ptr
+        slot.launched and slot.used and not slot.sparse and (slot.param.grad is None or slot.param.grad.data_ptr() != slot.ptr)
         for slot in engine.layout.order
     )
     if replaced or engine.launcher.touched():

@@ -48,6 +48,11 @@ class EngineOptions:
     model_name: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("overlap", "record"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}={getattr(self, name)!r}", rule=f"{name} is True or False", fix="pass a bool")
+        if not isinstance(self.label, str) or not self.label:
+            raise ConfigError(f"label={self.label!r}", rule="a label is a text, not empty", fix="leave it out")
         if self.op not in OPS:
             raise ConfigError(f"op={self.op!r}", rule=f"op is one of {', '.join(map(repr, OPS))}", fix='pass op="average"')
         if isinstance(self.accumulate, bool) or not isinstance(self.accumulate, int) or self.accumulate < 1:

@@ -47,7 +47,9 @@ def before(engine: Engine, slot: Slot, gradients: Gradients) -> Gradients | None
         return _weighted(engine, gradient)
     if slot.param.grad is not None:
         return _into_existing(engine, slot, gradient)
-    if engine.options.weight is not None:
+    if engine.options.weight is not None and engine.weight_now == 0:
+        view.zero_()  # not a product: a mean over no tokens is NaN
+    elif engine.options.weight is not None:
         torch.mul(gradient, engine.weight_now, out=view)
     elif engine.divides_now and not slot.hooked and slot.fires + 1 >= slot.expected:
         torch.div(gradient, divisor_for(engine.divide_by, view), out=view)
@@ -78,7 +80,9 @@ def _into_existing(engine: Engine, slot: Slot, gradient: Tensor) -> Gradients | 
 
 
 def _weighted(engine: Engine, gradient: Tensor) -> Gradients | None:
-    return None if engine.options.weight is None else (gradient * engine.weight_now,)
+    if engine.options.weight is None:
+        return None
+    return (gradient * engine.weight_now if engine.weight_now else torch.zeros_like(gradient),)
 
 
 def after(engine: Engine, slot: Slot, param: torch.nn.Parameter) -> None:

@@ -101,10 +101,11 @@ def change_plan(engine: Engine) -> None:
 def take_weight(engine: Engine, agree_now: bool) -> None:
     """Read this micro-batch's weight; in the last backward of the window also agree on the sum of all."""
     assert engine.options.weight is not None
-    weight = float(engine.options.weight())
+    given = engine.options.weight()
+    weight = float(given) if isinstance(given, (int, float, torch.Tensor)) else math.nan
     if not math.isfinite(weight) or weight < 0:
         raise ConfigError(
-            f"weight() returned {weight}", rule="a weight is a finite number, 0 or more", fix="return the number of tokens"
+            f"weight() returned {given!r}", rule="a weight is a finite number, 0 or more", fix="return the number of tokens"
         )
     if engine.weight_sum == 0.0 and weight > 0.0:
         engine.weight_unit = weight  # gradients are scaled by ratios of weights: token counts would overflow half precision

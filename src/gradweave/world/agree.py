@@ -84,10 +84,14 @@ def _raise_difference(values: list[Any], what: str, pg: ProcessGroup, name: str)
     )
 
 
-def exchange(value: Any, group: Group | ProcessGroup) -> list[Any]:
+def exchange(value: Any, group: Group | ProcessGroup, what: str = "an exchange of objects") -> list[Any]:
     """Every rank's picklable `value`, in peer order.
 
+    Begins like `agree`, with 32 bytes that say what is exchanged: ranks that meet in different calls are told, where Gloo would
+    end the process.
+
     Raises:
+        MismatchError: another rank is in another call.
         CollectiveError: a rank did not take part in time.
 
     Example:
@@ -98,7 +102,8 @@ def exchange(value: Any, group: Group | ProcessGroup) -> list[Any]:
     pg, name = _control(group)
     if pg.size() == 1:
         return [value]
-    with reported("an exchange of objects", name, pg):
+    agree({"call": what}, "the calls that ranks make", group)
+    with reported(what, name, pg):
         return _gather_objects(value, pg)
 
 

@@ -58,7 +58,7 @@ def allreduce(
     place = as_group(group)
     tree = launch.flatten(x, place)
     if check:
-        agree({"op": repr(op), "tensors": tree.describe()}, "the arguments of allreduce", place)
+        agree({"call": "allreduce", "op": repr(op), "tensors": tree.describe()}, "the arguments of allreduce", place)
     for leaf, path, kind in zip(tree.tensors, tree.paths, tree.kinds, strict=True):
         ops.check_op(op, leaf, path)
         if in_place and kind is not Tensor:

@@ -66,7 +66,7 @@ def broadcast(x: Any, root: int = 0, group: Any = "world", async_op: bool = Fals
 def _broadcast(x: Any, result_of: Callable[[Any], Any], root: int, group: Group, async_op: bool, check: bool) -> Any:
     found = collect(x)
     if check:
-        agree({"root": repr(root), **found.describe()}, "the arguments of broadcast", group)
+        agree({"call": "broadcast", "root": repr(root), **found.describe()}, "the arguments of broadcast", group)
     _checked_root(root, group)
     wire.require_dense(found.tensors, found.tensor_paths, "broadcast")
     values = _plain_values(found, root, group)

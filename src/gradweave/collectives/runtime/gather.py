@@ -88,6 +88,6 @@ def _shapes(tree: Tree, group: Group, check: bool) -> list[list[list[int]]]:
     mine = [list(t.shape) or [1] for t in tree.tensors]
     if not check:
         return [mine] * group.size
-    everyone = exchange([tree.describe(drop_dim0=True), mine], group)
+    everyone = exchange([tree.describe(drop_dim0=True), mine], group, "allgather")
     require_equal([described for described, _ in everyone], "the tensors of allgather", group)
     return [shapes for _, shapes in everyone]

@@ -47,7 +47,7 @@ def reduce_scatter(x: Any, op: str = "sum", group: Any = "world", async_op: bool
     place = as_group(group)
     tree = launch.flatten(x, place)
     if check:
-        agree({"op": repr(op), "tensors": tree.describe()}, "the arguments of reduce_scatter", place)
+        agree({"call": "reduce_scatter", "op": repr(op), "tensors": tree.describe()}, "the arguments of reduce_scatter", place)
     wire.require_dense(tree.tensors, tree.paths, "reduce_scatter")
     wire.require_dim0(tree.tensors, tree.paths, "reduce_scatter")
     for leaf, path in zip(tree.tensors, tree.paths, strict=True):

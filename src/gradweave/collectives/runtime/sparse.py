@@ -32,7 +32,7 @@ def allreduce_sparse(x: Tensor, op: str, group: Group) -> Tensor:
     mine = x.coalesce()
     values = mine.values() / group.size if op == "average" else mine.values()
     parts = [mine.indices().t().contiguous(), values]
-    shapes = exchange([list(part.shape) for part in parts], group)
+    shapes = exchange([list(part.shape) for part in parts], group, "allreduce of sparse tensors")
     works, finish = gather_tensors(parts, shapes, group)
     for work in works:
         work.wait()

@@ -49,7 +49,9 @@ def alltoall(x: Any, splits: Sequence[int] | None = None, group: Any = "world", 
     tree = launch.flatten(x, place)
     problem = _problem(splits, [t.shape[0] for t in tree.tensors if t.ndim], place)
     mine = [] if problem else _rows(tree.tensors, splits, place)
-    everyone = exchange([{"tensors": tree.describe(drop_dim0=True), "splits given": splits is not None}, problem, mine], place)
+    everyone = exchange(
+        [{"tensors": tree.describe(drop_dim0=True), "splits given": splits is not None}, problem, mine], place, "alltoall"
+    )
     require_equal([told[0] for told in everyone], "the arguments of alltoall", place)
     wire.require_dense(tree.tensors, tree.paths, "alltoall")
     wire.require_dim0(tree.tensors, tree.paths, "alltoall")
