@@ -107,10 +107,10 @@ def _test_needs() -> Iterator[Check]:
 
 
 def _gpu() -> str | None:
-    if importlib.util.find_spec("torch") is None:
+    try:
+        import torch
+    except ImportError:
         return None
-    import torch
-
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 

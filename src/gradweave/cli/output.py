@@ -17,7 +17,7 @@ from rich.markup import escape
 from gradweave.errors import GradweaveError, MissingDependencyError
 
 FILE_COLUMNS = 120
-NARROWEST_COLUMNS = 100
+WIDE_COLUMNS = 100
 
 
 def version() -> str:
@@ -33,13 +33,17 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def stdout_console() -> Console:
-    """A console on stdout: data for people. Tables that go into a file or a pipe are not cut to a terminal's width."""
+def stdout_console(wide: bool = False) -> Console:
+    """A console on stdout: data for people. Tables that go into a file or a pipe are not cut to a terminal's width.
+
+    Args:
+        wide: what is printed needs 100 columns: in a narrower terminal lines wrap, since a cut figure cannot be read.
+    """
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = FILE_COLUMNS
-    elif console.width < NARROWEST_COLUMNS:
-        console.width = NARROWEST_COLUMNS  # a wrapped line can be read, a cut figure cannot
+    elif wide and console.width < WIDE_COLUMNS:
+        console.width = WIDE_COLUMNS
     return console
 
 

@@ -47,7 +47,7 @@ def report(
     if as_json:
         print_json(summary_dict(traces))
     else:
-        print_report(traces, stdout_console(), rows=rows)
+        print_report(traces, stdout_console(wide=True), rows=rows)
     for path in written:
         stderr_console().print(f"written: {path}", soft_wrap=True, markup=False)
 

@@ -38,6 +38,7 @@ from gradweave.sync.watch import Watch
 from gradweave.world import communicators
 from gradweave.world.groups import Group, private_group
 
+_LAST_MOMENT_S = 2.0
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
@@ -267,6 +268,8 @@ class Engine:
 
         They call back into Python when a reduction ends; one that wakes in a dying interpreter aborts the process.
         """
+        if self.launcher is not None:
+            self.launcher.settle(_LAST_MOMENT_S)
         self.layout = self.launcher = None
         communicators.destroy(self.pg)
         del self.pg, self.control

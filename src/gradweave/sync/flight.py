@@ -35,6 +35,10 @@ class HostFlight:
 
         pending.on_done(on_done)
 
+    def ended(self, timeout_s: float) -> bool:
+        """Wait at most so long for the end, well or badly."""
+        return self._ended.wait(timeout_s)
+
     def finish(self, watch: Watch) -> None:
         """Wait for the result; CollectiveError when it fails or does not come in time."""
         watch.wait(self._ended.wait, self._pending.wait, describe(self.message.segment))
@@ -130,6 +134,14 @@ class Launcher:
 
     def _current_versions(self) -> list[int]:
         return [arena.flat._version for arena in self._layout.arenas.values()]
+
+    def settle(self, timeout_s: float) -> None:
+        """Give reductions under way a moment to end, well or badly; what comes of them is no longer asked."""
+        deadline = time.monotonic() + timeout_s
+        for flight in self._flights:
+            if isinstance(flight, HostFlight):
+                flight.ended(max(0.0, deadline - time.monotonic()))
+        self._flights, self._tail = [], None
 
     def wait_all(self) -> None:
         """Finish all messages in order; CollectiveError when one fails or does not end in time."""
