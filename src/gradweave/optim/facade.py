@@ -19,10 +19,6 @@ class Facade(torch.optim.Optimizer):
     _wrapped: torch.optim.Optimizer
     _engine: Engine | None
 
-    def synchronize(self) -> None:
-        """Finish the reductions."""
-        raise NotImplementedError
-
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The wrapped optimizer's groups.
@@ -30,7 +26,7 @@ class Facade(torch.optim.Optimizer):
         When GradScaler asks, who reads gradients through them, the reductions are finished first; nobody else causes one.
         """
         if self._engine is not None and self._engine.in_flight and sys._getframe(1).f_code.co_name == "_unscale_grads_":
-            self.synchronize()
+            self._engine.finish()
         return self._wrapped.param_groups
 
     @param_groups.setter

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from gradweave.collectives import broadcast
+from gradweave.collectives import allreduce, broadcast
 from gradweave.errors import ConfigError, StateError
 from gradweave.model import Segment
 from gradweave.optim import naming
@@ -166,8 +166,6 @@ class DistributedOptimizer(Facade):
         return reduced
 
     def _mean_loss(self, loss: Any) -> Any:
-        from gradweave.collectives import allreduce
-
         if loss is None:
             return None
         value = loss.detach().clone() if isinstance(loss, torch.Tensor) else torch.tensor(float(loss))

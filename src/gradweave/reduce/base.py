@@ -17,6 +17,7 @@ from torch.distributed import ProcessGroup
 
 from gradweave.model import Segment
 
+REAL_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 Divisor: TypeAlias = float | int | Tensor
 
 

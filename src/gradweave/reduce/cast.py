@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradweave.reduce.base import Divisor, Message, Pending, Reducer
+from gradweave.reduce.base import REAL_OF, Divisor, Message, Pending, Reducer
 from gradweave.reduce.division import divisor_for
-
-_COMPLEX_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.complex32: torch.float16}
 
 
 @dataclass(slots=True)
@@ -64,7 +62,7 @@ class Cast:
 
     def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype in which gradients of `dtype` travel."""
-        real = _COMPLEX_OF.get(dtype, dtype)
+        real = REAL_OF.get(dtype, dtype)
         if self._dtype is not None:
             return self._dtype
         return torch.float32 if real in (torch.float16, torch.bfloat16) else real

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gradweave.reduce.base import REAL_OF
 from gradweave.sync.table import Slot
 
-_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 Key = tuple[torch.device, torch.dtype]
 
 
 def arena_key(slot: Slot) -> Key:
     """Which arena a gradient lies in."""
-    return slot.param.device, _REAL.get(slot.dtype, slot.dtype)
+    return slot.param.device, REAL_OF.get(slot.dtype, slot.dtype)
 
 
 class Arena:

@@ -7,7 +7,6 @@ generated                            its slot, divided if that has not happened 
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,8 +22,6 @@ from gradweave.sync.table import Slot
 
 if TYPE_CHECKING:
     from gradweave.sync.engine import Engine
-
-logger = logging.getLogger("gradweave.sync")
 
 
 def adopt(engine: Engine, slot: Slot, gradient: Tensor) -> None:

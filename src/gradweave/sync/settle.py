@@ -5,7 +5,6 @@ Each is one exchange of small objects on the control group, at a moment that all
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,6 @@ from gradweave.world.agree import exchange
 
 if TYPE_CHECKING:
     from gradweave.sync.engine import Engine
-
-logger = logging.getLogger("gradweave.sync")
 
 
 def provisional_segments(engine: Engine) -> tuple[Segment, ...]:
