@@ -84,3 +84,82 @@ def test_an_exception_while_reductions_are_under_way_keeps_its_exit_code(tmp_pat
     done = subprocess.run(command, capture_output=True, text=True, timeout=55, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert "ValueError: mine" in done.stderr
     assert "terminate called" not in done.stderr and "exitcode  : -6" not in done.stderr, done.stderr[-2000:]
+
+
+THREADS = """
+import atexit, glob
+import torch
+import torch.distributed as dist
+
+def names():
+    return [open(path).read().strip() for path in glob.glob("/proc/self/task/*/comm")]
+
+atexit.register(lambda: print("left", sum("gloo" in name for name in names())))  # runs last: registered first
+import gradweave as gw
+
+gw.init()
+model = torch.nn.Linear(4, 1)
+{use}
+assert any("gloo" in name for name in names())
+{end}
+"""
+USES = {
+    "collectives": """
+kept = gw.allreduce(torch.ones(3), async_op=True)
+kept.wait()
+gw.new_group("solo", [0])
+gw.broadcast(model)
+""",
+    "optimizer": """
+wrapped = gw.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+for _ in range(3):
+    model(torch.ones(1, 4)).sum().backward()
+    wrapped.step()
+""",
+    "drop-in": """
+ddp = gw.DistributedDataParallel(model)
+plain = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    ddp(torch.ones(1, 4)).sum().backward()
+    plain.step()
+""",
+}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads in /proc")
+@pytest.mark.parametrize(
+    ("use", "end"),
+    [
+        ("collectives", ""),
+        ("optimizer", ""),
+        ("optimizer", "dist.destroy_process_group()"),
+        ("drop-in", "gw.shutdown()"),
+    ],
+)
+def test_no_thread_of_the_backend_outlives_the_world(use: str, end: str) -> None:
+    script = THREADS.format(use=USES[use], end=end)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout.strip()) == (0, "left 0"), done.stderr
+
+
+def test_what_was_built_on_a_world_says_that_it_was_left() -> None:
+    script = """
+import torch
+import gradweave as gw
+
+gw.init()
+group = gw.new_group("solo", [0])
+model = torch.nn.Linear(4, 1)
+optimizer = gw.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+model(torch.ones(1, 4)).sum().backward()
+optimizer.step()
+gw.shutdown()
+for act in (optimizer.step, lambda: gw.allreduce(torch.ones(1), group=group)):
+    try:
+        act()
+    except gw.GradweaveError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    assert "its world was left" in done.stdout and "group 'solo' was destroyed" in done.stdout, done.stdout

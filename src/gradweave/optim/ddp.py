@@ -35,6 +35,7 @@ from gradweave.split import SplitStrategy
 from gradweave.sync import Engine, EngineOptions
 from gradweave.sync.options import check_timeout
 from gradweave.trace.recorder import Recorder
+from gradweave.world import communicators
 from gradweave.world.agree import agree
 from gradweave.world.groups import as_group
 
@@ -136,6 +137,7 @@ class DistributedDataParallel(Module, Joinable):
         check_free(self, named, self._options.label)
         reducer = CommHook(self._comm_hook[1], self._comm_hook[0]) if self._comm_hook else None
         self._builtin_hook: str | None = None
+        communicators.held_by(self, "process_group")
         self._attached = Engine(
             named,
             group=as_group(self.process_group),

@@ -35,7 +35,7 @@ from gradweave.sync.layout import Layout
 from gradweave.sync.options import EngineOptions
 from gradweave.sync.table import ParameterTable
 from gradweave.sync.watch import Watch
-from gradweave.world import communicators
+from gradweave.world import communicators, names
 from gradweave.world.groups import Group, private_group
 
 _LAST_MOMENT_S = 2.0
@@ -43,7 +43,8 @@ _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 @atexit.register
-def _release_all() -> None:
+@names.on_reset
+def _close_all() -> None:
     for engine in list(_live):
         if not engine.closed:
             engine.close()
@@ -120,7 +121,7 @@ class Engine:
         # Gloo's threads call back into Python and must end with the engine. Ending an NCCL communicator whenever the collector
         # runs, at other moments on other ranks, may block: close() does it.
         if "nccl" not in group.backend:
-            weakref.finalize(self, communicators.destroy, self.pg).atexit = False
+            weakref.finalize(self, communicators.destroy_named, self.pg.group_name).atexit = False
         _live.add(self)
         self.recorder.begin(0)
 

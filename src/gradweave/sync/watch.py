@@ -8,6 +8,7 @@ older. A SIGTERM handler prints the pending collective, because torchrun ends th
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import sys
@@ -85,6 +86,8 @@ class Watch:
         self._leave_mark()
         time.sleep(min(_GRACE_S, self.timeout_s))
         missing = self._missing_ranks()
+        if _keeps_store():
+            time.sleep(_GRACE_S)  # whoever failed a moment later reads the marks here; this process may end on this error
         if missing is None:
             who = "the rendezvous store does not answer: the process that holds it (rank 0, or torchrun's agent) is gone"
         elif missing:
@@ -129,6 +132,11 @@ def _plain(cause: str) -> str:
 
 def _store() -> Any:
     return dist.distributed_c10d._get_default_store()
+
+
+def _keeps_store() -> bool:
+    """Whether the rendezvous store ends with this process: rank 0's, unless torchrun's agent serves it."""
+    return dist.is_initialized() and dist.get_rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
 def _in_time(action: Callable[[], Any]) -> Any:

@@ -14,7 +14,10 @@ because torch then splits communicators, which is collective over the world.
 
 from __future__ import annotations
 
+import gc
+import time
 import uuid
+import weakref
 from datetime import timedelta
 from typing import Any, cast
 
@@ -27,6 +30,9 @@ from gradweave.world import names
 
 _made: list[ProcessGroup] = []
 _controls: dict[ProcessGroup, ProcessGroup] = {}
+_holders: weakref.WeakValueDictionary[tuple[int, str], Any] = weakref.WeakValueDictionary()
+_in_memory: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
+_LINGER_S = 0.2
 
 
 def create(ranks: tuple[int, ...], name: str, *, backend: str | None = None, timeout: timedelta | None = None) -> ProcessGroup:
@@ -53,6 +59,7 @@ def create(ranks: tuple[int, ...], name: str, *, backend: str | None = None, tim
     )
     c10d._world.pg_group_ranks[group] = {member: peer for peer, member in enumerate(ranks)}
     _made.append(cast(ProcessGroup, group))
+    _in_memory.add(_made[-1])
     return _made[-1]
 
 
@@ -107,9 +114,41 @@ def destroy(group: ProcessGroup) -> None:
         dist.destroy_process_group(group)
 
 
+def destroy_named(name: str) -> None:
+    """`destroy` for those who must not hold a reference: a process group's threads end with the last one."""
+    for group in [group for group in _made if group.group_name == name]:
+        destroy(group)
+
+
 @names.on_reset
 def destroy_all() -> None:
     """End every communicator made here that is still alive; objects that hold one are unusable afterwards."""
     _controls.clear()
     while _made:
         destroy(_made[-1])
+
+
+def held_by(holder: Any, attribute: str) -> None:
+    """Note an object whose attribute holds a process group, so that `end_world` can take it away."""
+    _holders[id(holder), attribute] = holder
+
+
+def end_world() -> None:
+    """End torch's default group and all others, and with them Gloo's threads, before the interpreter is torn down.
+
+    A thread of Gloo lets go of the last tensor, or leaves a callback, by taking the interpreter's lock. In a dying interpreter
+    that aborts the process ("terminate called without an active exception"). The threads end with the last reference to their
+    process group: so those held here are dropped, those in cycles are collected, and where the user's program holds one (as
+    torch's DDP does) the threads get a moment to finish.
+    """
+    if dist.is_initialized():
+        _in_memory.update(c10d._world.pg_map)
+    for (_, attribute), holder in list(_holders.items()):
+        object.__setattr__(holder, attribute, None)
+    _holders.clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if len(_in_memory):
+        gc.collect()
+    if len(_in_memory):
+        time.sleep(_LINGER_S)

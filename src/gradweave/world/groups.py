@@ -30,13 +30,16 @@ class Group:
         name: the registered name, or torch's for a ProcessGroup that has no name here.
         ranks: global ranks, ascending.
         rank: the caller's peer index: its position in `ranks`.
-        pg: torch's process group.
+        pg: torch's process group; None once the world has been left (`shutdown`).
     """
 
     name: str
     ranks: tuple[int, ...]
     rank: int
-    pg: ProcessGroup = field(repr=False)
+    pg: ProcessGroup = field(repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        communicators.held_by(self, "pg")
 
     @property
     def size(self) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import math
 import os
 from collections.abc import Mapping
@@ -58,6 +59,9 @@ def init(backend: str | None = None, timeout: float | timedelta | None = None) -
             dist.distributed_c10d._set_pg_timeout(limit, dist.distributed_c10d._get_default_group())
     else:
         place = read_environment(os.environ)
+        # Its functions keep the world of the moment they are defined as a default argument, and torch.optim imports it: a world
+        # that began before would never end, nor would its threads.
+        importlib.import_module("torch.distributed.nn.functional")
         chosen = backend or _default_backend()
         _select_device(chosen)
         if place is None:
@@ -70,10 +74,9 @@ def init(backend: str | None = None, timeout: float | timedelta | None = None) -
 
 
 def shutdown() -> None:
-    """Leave the world: forget the groups, end their communicators and torch's default group. Harmless when there is none."""
+    """Leave the world: end the wrappers, the named groups and torch's default group. Harmless when there is none."""
     names.reset_registries()
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    communicators.end_world()
     names.known()
 
 
