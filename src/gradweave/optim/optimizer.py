@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
@@ -31,6 +32,8 @@ from gradweave.sync import Engine, EngineOptions
 from gradweave.sync.options import check_timeout
 from gradweave.trace.recorder import Recorder
 from gradweave.world import as_group
+
+_log = logging.getLogger("gradweave.sync")
 
 
 class DistributedOptimizer(Facade):
@@ -298,9 +301,7 @@ class DistributedOptimizer(Facade):
         engine = self._live_engine()
         wanted = engine.options.accumulate
         if wanted > 1 and 0 < engine.micro < wanted and not self._said_partial:
-            import logging
-
-            logging.getLogger("gradweave.sync").warning(
+            _log.warning(
                 "%s: step() after %d of %d backward passes; the gradients are averaged over %d",
                 engine.options.label,
                 engine.micro,

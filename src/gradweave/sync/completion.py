@@ -51,13 +51,11 @@ def _check_unchanged(engine: Engine, slot: Slot, gradient: Tensor) -> None:
     view = slot.view
     if view is None or (gradient.shape == view.shape and gradient.dtype == view.dtype and gradient.device == view.device):
         return
-    raise StateError(
-        f"{engine.options.label}: parameter {slot.name!r} was {tuple(view.shape)} {view.dtype} on {view.device} when wrapped, "
+    raise engine.error(
+        f"parameter {slot.name!r} was {tuple(view.shape)} {view.dtype} on {view.device} when wrapped, "
         f"its gradient is {tuple(gradient.shape)} {gradient.dtype} on {gradient.device}",
         rule="a wrapped parameter keeps shape, dtype and device",
         fix="move or convert the model before wrapping it, or wrap it anew",
-        rank=engine.group.ranks[engine.rank],
-        step=engine.step,
     )
 
 
@@ -99,12 +97,10 @@ def send_rest(engine: Engine) -> None:
 
 def touched(engine: Engine) -> StateError:
     """The error for gradients that somebody changed after backward and before their reduction had finished."""
-    return StateError(
-        f"{engine.options.label}: gradients were changed while their reduction was under way",
+    return engine.error(
+        "gradients were changed while their reduction was under way",
         rule="between backward() and synchronize() gradients belong to the reduction",
         fix="call optimizer.synchronize() before clipping, scaling or zeroing gradients",
-        rank=engine.group.ranks[engine.rank],
-        step=engine.step,
     )
 
 

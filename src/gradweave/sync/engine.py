@@ -177,12 +177,10 @@ class Engine:
         if self.state is State.REDUCED:
             return
         if in_backward() and not self.options.finish_in_backward:
-            raise StateError(
-                f"{self.options.label}: synchronize() was called inside backward",
+            raise self.error(
+                "synchronize() was called inside backward",
                 rule="gradients are complete when backward ends",
                 fix="call it after loss.backward()",
-                rank=self.group.ranks[self.rank],
-                step=self.step,
             )
         self._close_backward()
         if self.state is State.IDLE:
@@ -246,8 +244,8 @@ class Engine:
     def save_plan(self, path: str | os.PathLike[str], note: str) -> None:
         """Write the plan in force to a plan file."""
         if self.layout is None:
-            raise StateError(
-                f"{self.options.label} has made no step",
+            raise self.error(
+                "no step was made",
                 rule="a plan names gradients in the order in which they are generated, which the first step shows",
                 fix="save the plan after the first step",
             )
@@ -277,10 +275,14 @@ class Engine:
 
     # -- windows -------------------------------------------------------------------------------------------------------------
 
+    def error(self, what: str, rule: str, fix: str) -> StateError:
+        """The error for a call that comes at the wrong time, with the engine's name, rank and step."""
+        return StateError(f"{self.options.label}: {what}", rule=rule, fix=fix, rank=self.group.ranks[self.rank], step=self.step)
+
     def _usable(self) -> None:
         if self.broken is not None:
-            raise StateError(
-                f"{self.options.label} cannot go on after: {self.broken}",
+            raise self.error(
+                f"cannot go on after: {self.broken}",
                 rule="a failed reduction leaves ranks with different gradients",
                 fix="restart the job from the last checkpoint",
             ) from self.broken
@@ -328,12 +330,10 @@ class Engine:
         """A window that was complete goes on: reduce it, and let the new gradients add to the result."""
         wanted = any(slot.used and slot.param.grad is not None for slot in self.table.slots)
         if wanted and self.options.accumulate > 1:
-            raise StateError(
-                f"{self.options.label}: backward() was called {self.micro + 1} times with accumulate={self.options.accumulate}",
+            raise self.error(
+                f"backward() was called {self.micro + 1} times with accumulate={self.options.accumulate}",
                 rule="step() or zero_grad() follows after at most so many backward passes",
                 fix=f"pass accumulate={self.micro + 1}, or call optimizer.step() in time",
-                rank=self.group.ranks[self.rank],
-                step=self.step,
             )
         if self._sent:
             self._reduce(keep=wanted)
@@ -353,8 +353,8 @@ class Engine:
         if not self.tracker.running:
             return
         if self.tracker.blind and self.options.accumulate > 1:
-            raise StateError(
-                f"{self.options.label}: every gradient came from re-entrant checkpointing, so micro-batches cannot be counted",
+            raise self.error(
+                "every gradient came from re-entrant checkpointing, so micro-batches cannot be counted",
                 rule="accumulate= needs to see where a backward ends",
                 fix="pass the model instead of named parameters, or use_reentrant=False",
             )

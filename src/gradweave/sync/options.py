@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +10,7 @@ import torch
 
 from gradweave._version import __version__
 from gradweave.errors import ConfigError
+from gradweave.world.setup import as_timedelta
 
 OPS = ("average", "sum")
 REDUCE_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -28,8 +28,7 @@ class EngineOptions:
         reduce_dtype: dtype of the reduction; None is float32 for half precision gradients and the gradient's own otherwise.
         finish_in_backward: finish every reduction before `backward()` returns (the behaviour of DDP).
         weight: function that gives the weight of this rank's current micro-batch (its number of tokens, for example); the
-            result is
-            then the weighted mean over ranks and micro-batches. Read once per backward.
+            result is then the weighted mean over ranks and micro-batches. Read once per backward.
         timeout_s: seconds after which a collective that did not finish is an error; None takes the group's.
         record: keep the events of the last iterations.
         label: name in traces, logs and errors.
@@ -91,11 +90,4 @@ class EngineOptions:
 
 def check_timeout(value: float | timedelta | None) -> float | None:
     """Seconds of a timeout given as seconds, timedelta or None; ConfigError unless it is finite and positive."""
-    if value is None:
-        return None
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
-        raise ConfigError(
-            f"timeout={value!r}", rule="a timeout is a positive, finite number of seconds", fix="pass for example 300"
-        )
-    return float(seconds)
+    return None if value is None else as_timedelta(value).total_seconds()

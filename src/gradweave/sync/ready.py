@@ -119,10 +119,8 @@ def _mark_ready(engine: Engine, slot: Slot) -> None:
 
 
 def _late(engine: Engine, slot: Slot) -> StateError:
-    return StateError(
-        f"{engine.options.label}: gradient {slot.pos} ({slot.name}) was generated again after its segment had been sent",
+    return engine.error(
+        f"gradient {slot.pos} ({slot.name}) was generated again after its segment had been sent",
         rule=f"it was generated {slot.expected} time(s) a backward in the first step; a segment is sent when all have come",
         fix="call refresh() after the graph has changed, or use checkpoint(use_reentrant=False)",
-        rank=engine.group.ranks[engine.rank],
-        step=engine.step,
     )
