@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gradweave.model.cost import fit_affine
-from gradweave.trace.bound import lower_bound_end_s
+from gradweave.model.schedule import lower_bound_end_s
 from gradweave.trace.ranks import clock_note, meetings
 from gradweave.trace.stats import spread
 from gradweave.trace.summary import summarise

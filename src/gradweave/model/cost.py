@@ -1,18 +1,23 @@
-"""Time of a collective as an affine function of its bytes, fitted robustly.
+"""Time of a collective by its bytes: an affine function, fitted robustly, or a table.
 
     t(b) = alpha + beta b,   beta = median over pairs of (t_j - t_i) / (b_j - b_i),   alpha = median of (t_i - beta b_i)
 
-One slow collective in ten does not move a median of slopes. Source: H. Theil, 1950; P. K. Sen, 1968.
-Cost: O(m^2) for m distinct sizes.
+One slow collective in ten does not move a median of slopes. Source: H. Theil, 1950; P. K. Sen, 1968. A table is for curves
+with knees: straight lines between its points, flat below the first, the last slope beyond the last.
+Cost: O(m^2) for m distinct sizes; a look-up in a table is a bisection.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
+
+from gradweave.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,42 @@ class AffineCost:
     def __call__(self, size_bytes: float) -> float:
         """Seconds for one collective of `size_bytes`."""
         return self.alpha_s + self.beta_s_per_byte * size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TableCost:
+    """Piecewise linear time of a collective: `points` are (bytes, s), ascending in bytes.
+
+    Flat below the first point; beyond the last, the slope of the last two.
+
+    Raises:
+        ConfigError: no point, bytes that do not ascend, a time that is negative or falls with bytes.
+
+    Example:
+        >>> table = TableCost(((10, 1.0), (20, 3.0)))
+        >>> table(0), table(15), table(30)
+        (1.0, 2.0, 5.0)
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        for k, point in enumerate(self.points or ((math.nan, 0.0),)):
+            before = self.points[k - 1] if k else (-1.0, 0.0)
+            if not all(math.isfinite(value) for value in point) or not (point[0] > before[0] and point[1] >= before[1]):
+                raise ConfigError(
+                    f"table[{k}] is {point!r}" if self.points else "the table is empty",
+                    rule="a table has (bytes, seconds) with ascending bytes and times of at least 0 that do not fall",
+                    fix="sort it by bytes and take the running maximum of the times",
+                )
+
+    def __call__(self, size_bytes: float) -> float:
+        """Seconds for one collective of `size_bytes`."""
+        if size_bytes <= self.points[0][0] or len(self.points) == 1:
+            return self.points[0][1]
+        high = min(bisect_left(self.points, (size_bytes,)), len(self.points) - 1)
+        (b0, t0), (b1, t1) = self.points[high - 1], self.points[high]
+        return t0 + (t1 - t0) * (size_bytes - b0) / (b1 - b0)
 
 
 def median_by_size(samples: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:

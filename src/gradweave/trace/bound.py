@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gradweave.model.cost import AffineCost, fit_affine
+from gradweave.model.schedule import lower_bound_end_s
 from gradweave.trace.analysis import IterationReport
 from gradweave.trace.stats import median
 from gradweave.trace.whatif import ready_times_s
@@ -24,25 +25,6 @@ class Bound:
     exposed_s: float | None
     reason: str | None
     cost: AffineCost | None = None
-
-
-def lower_bound_end_s(ready_s: Sequence[float], sizes_bytes: Sequence[int], cost: AffineCost) -> float:
-    """Earliest possible end of communication.
-
-    Args:
-        ready_s: ready times in s, ascending.
-        sizes_bytes: bytes of each gradient.
-        cost: time of a collective by bytes.
-
-    Example:
-        >>> lower_bound_end_s([0, 2, 5], [2, 1, 1], AffineCost(3.0, 1.0))
-        9.0
-    """
-    remaining, bound = 0, 0.0
-    for ready, size in zip(reversed(ready_s), reversed(sizes_bytes), strict=True):
-        remaining += size
-        bound = max(bound, ready + cost(remaining))
-    return bound
 
 
 def bound_of(reports: Sequence[IterationReport], sizes_bytes: Sequence[int], samples: Sequence[tuple[int, float]]) -> Bound:

@@ -9,38 +9,25 @@ It is approximate: one network, one order, and a collective that does not slow b
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from gradweave.model.cost import fit_affine, median_by_size
+from gradweave.model.cost import TableCost, fit_affine, median_by_size
+from gradweave.model.schedule import segment_ends_s
 from gradweave.trace.analysis import IterationReport
 from gradweave.trace.stats import median
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Time of a collective by bytes: straight lines between measured points."""
-
-    points: tuple[tuple[float, float], ...]
-
-    @staticmethod
-    def through(samples: Sequence[tuple[int, float]]) -> Curve | None:
-        """The curve through the median time of each size; None without a sample that has bytes."""
-        measured = [(size, seconds) for size, seconds in median_by_size(samples) if size > 0]
-        if not measured:
-            return None
-        fit = fit_affine(measured)
-        start = min(fit.alpha_s if fit else 0.0, min(seconds for _, seconds in measured))
-        rising = accumulate((seconds for _, seconds in measured), max)  # more bytes never take less time
-        return Curve(((0.0, start), *((float(size), seconds) for (size, _), seconds in zip(measured, rising, strict=True))))
-
-    def __call__(self, size_bytes: float) -> float:
-        """Seconds for one collective of `size_bytes`."""
-        high = min(max(1, bisect_left(self.points, (size_bytes,))), len(self.points) - 1)
-        (b0, t0), (b1, t1) = self.points[high - 1], self.points[high]
-        return t0 + (t1 - t0) * (size_bytes - b0) / (b1 - b0)
+def curve_through(samples: Sequence[tuple[int, float]]) -> TableCost | None:
+    """The curve through the median time of each size, from alpha at 0 bytes; None without a sample that has bytes."""
+    measured = [(size, seconds) for size, seconds in median_by_size(samples) if size > 0]
+    if not measured:
+        return None
+    fit = fit_affine(measured)
+    start = min(fit.alpha_s if fit else 0.0, min(seconds for _, seconds in measured))
+    rising = accumulate((seconds for _, seconds in measured), max)  # more bytes never take less time
+    return TableCost(((0.0, start), *((float(size), seconds) for (size, _), seconds in zip(measured, rising, strict=True))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +37,12 @@ class Setting:
     ready_s: tuple[float, ...]
     prefix_bytes: tuple[int, ...]
     bp_end_s: float
-    curve: Curve
+    curve: TableCost
     ready_is_measured: bool
 
     def end_s(self, plan: Sequence[int]) -> float:
         """End of the last collective under a plan (last indices of the segments)."""
-        free, first = 0.0, 0
-        for last in plan:
-            free = max(free, self.ready_s[last]) + self.curve(self.prefix_bytes[last + 1] - self.prefix_bytes[first])
-            first = last + 1
-        return free
+        return segment_ends_s(plan, self.ready_s, self.prefix_bytes, self.curve)[-1]
 
     def exposed_s(self, plan: Sequence[int]) -> float:
         """Time from bp_end to the end of the last collective."""
@@ -76,7 +59,7 @@ def setting_of(
         sizes_bytes: bytes of each gradient in index order.
         samples: (bytes, s) of collectives.
     """
-    curve = Curve.through(samples)
+    curve = curve_through(samples)
     if curve is None or not sizes_bytes or not reports:
         return None
     bp_end = median(report.fp_to_bp_s for report in reports)
