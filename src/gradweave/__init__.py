@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gradweave.model import GradientInfo, Segment, Trace
     from gradweave.optim import DistributedDataParallel, DistributedOptimizer, clip_grad_norm_, clip_grad_value_
     from gradweave.split import (
+        Auto,
         SplitStrategy,
         get_split_strategy,
         load_plan,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gradweave.world import init, is_initialized, local_rank, new_group, rank, shutdown, size
 
 __all__ = [
+    "Auto",
     "CollectiveError",
     "ConfigError",
     "DistributedDataParallel",
@@ -88,7 +90,7 @@ _HOMES = {
     "errors": tuple(name for name in __all__ if name.endswith("Error")),
     "model": ("GradientInfo", "Segment", "Trace"),
     "optim": ("DistributedDataParallel", "DistributedOptimizer", "clip_grad_norm_", "clip_grad_value_"),
-    "split": ("SplitStrategy", "load_plan", "save_plan", *(name for name in __all__ if "_split_strategy" in name)),
+    "split": ("Auto", "SplitStrategy", "load_plan", "save_plan", *(name for name in __all__ if "_split_strategy" in name)),
     "world": ("init", "is_initialized", "local_rank", "new_group", "rank", "shutdown", "size"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

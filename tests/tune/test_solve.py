@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gradweave.errors import ConfigError, SplitError
 from gradweave.split import SplitStrategy
-from gradweave.tune import AffineCost, TableCost, make_problem, solve
-from gradweave.tune import baselines
+from gradweave.tune import AffineCost, TableCost, baselines, make_problem, solve
 from gradweave.tune.solve import solve_problem
 from tests.tune.brute import best, end_s
 

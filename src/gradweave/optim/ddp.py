@@ -193,6 +193,7 @@ class DistributedDataParallel(Module, Joinable):
 
     def _before_training_forward(self) -> None:
         engine = self._engine
+        engine.tuning_pauses = self._join_config.enable
         engine.sync_enabled = self.require_backward_grad_sync
         self._check_frozen()
         if self.require_backward_grad_sync:

@@ -47,6 +47,7 @@ class DDPJoinHook(JoinHook):
             ddp_sync.sync_buffers(ddp, live=False)
         if reduces:
             ddp._engine.live_size = None if ddp._divide_by_initial else live
+            ddp._engine.tuning_pauses = True
             ddp._close_iteration()
             for slot in ddp._engine.table.slots:
                 slot.param.grad = None  # what an earlier step left is no share of this one

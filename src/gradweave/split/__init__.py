@@ -7,6 +7,7 @@ from gradweave.split.api import (
     set_split_strategy_by_idx,
     set_split_strategy_by_size,
 )
+from gradweave.split.auto import Auto, auto_of
 from gradweave.split.coerce import as_strategy, plan_of
 from gradweave.split.plan import Plan, model_signature
 from gradweave.split.planfile import load_plan, save_plan
@@ -14,10 +15,12 @@ from gradweave.split.report import SplitResult
 from gradweave.split.strategy import SplitStrategy
 
 __all__ = [
+    "Auto",
     "Plan",
     "SplitResult",
     "SplitStrategy",
     "as_strategy",
+    "auto_of",
     "get_split_strategy",
     "load_plan",
     "model_signature",

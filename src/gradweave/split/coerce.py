@@ -7,6 +7,8 @@
     a path ending in .json, a PathLike    a plan file, by names
     a list of integers                    by index
 
+The wrappers also take "auto" and `Auto(...)`, which `auto_of` recognises: the live tuner chooses.
+
 Anything else is refused with the list above.
 """
 
@@ -27,7 +29,10 @@ _NAMED: dict[str, Callable[[], SplitStrategy]] = {
     "single": SplitStrategy.single,
     "per_gradient": SplitStrategy.per_gradient,
 }
-_RULE = f"strategy is a SplitStrategy, one of {', '.join(map(repr, _NAMED))}, a plan file's path (.json) or a list of indices"
+_RULE = (
+    f"strategy is a SplitStrategy, one of 'auto', {', '.join(map(repr, _NAMED))}, gw.Auto(...), a plan file's path (.json) "
+    "or a list of indices"
+)
 
 
 def plan_of(value: object) -> Plan | None:
@@ -66,10 +71,4 @@ def as_strategy(value: object) -> SplitStrategy | None:
         return plan.strategy()
     if isinstance(value, (list, tuple, range)):
         return SplitStrategy.by_idx(value)
-    if value == "auto":
-        raise ConfigError(
-            "strategy='auto' asks for the tuner, which is not part of this version",
-            rule=_RULE,
-            fix="leave strategy=None for the default, or give a list of last indices, for example [20, 100, 159]",
-        )
     raise ConfigError(f"strategy={show(value)} is not a split strategy", rule=_RULE, fix="leave strategy=None for the default")

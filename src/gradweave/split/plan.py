@@ -59,13 +59,20 @@ class Plan:
         """Return the strategy that splits by these names."""
         return SplitStrategy.by_names(self.segments)
 
-    def check(self, infos: Sequence[GradientInfo], group_size: int | None = None, backend: str | None = None) -> None:
-        """Check that the plan was made for these gradients and, where given, this group size and backend.
+    def check(
+        self,
+        infos: Sequence[GradientInfo],
+        group_size: int | None = None,
+        backend: str | None = None,
+        topology: str | None = None,
+    ) -> None:
+        """Check that the plan was made for these gradients and, where given, this group size, backend and topology.
 
         Args:
             infos: the model's gradients, in any order.
             group_size: number of ranks of the group, or None to accept any.
             backend: name of the backend, or None to accept any.
+            topology: a description of the network, or None to accept any; a plan that names none fits every one.
 
         Raises:
             PlanFileError: names the first difference.
@@ -83,6 +90,8 @@ class Plan:
             difference = f"it was made for {self.group_size} ranks, and the group has {group_size}"
         if difference is None and backend is not None and backend != self.backend:
             difference = f"it was made for backend {self.backend!r}, and the group has {backend!r}"
+        if difference is None and None not in (topology, self.topology) and topology != self.topology:
+            difference = f"it was made for {self.topology}, and the group has {topology}"
         if difference is not None:
             rule = "a plan serves the model, the group size and the backend that it was made for"
             raise PlanFileError(f"{self.source}: {difference}", rule=rule, fix=_REPLAN)

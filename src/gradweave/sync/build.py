@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradweave.errors import GradweaveError
 from gradweave.reduce import Cast, Dense, Reducer
-from gradweave.split import SplitStrategy, as_strategy, plan_of
+from gradweave.split import Auto, SplitStrategy, as_strategy, plan_of, save_plan
 from gradweave.sync.device import clock_for
 from gradweave.sync.options import EngineOptions
 from gradweave.sync.plan import PlanSource
 from gradweave.sync.table import ParameterTable
 from gradweave.trace.live import save_on_exit
 from gradweave.trace.recorder import Recorder
+from gradweave.world import setup
 from gradweave.world.agree import agree
 from gradweave.world.groups import Group
+
+if TYPE_CHECKING:
+    from gradweave.sync.engine import Engine
+    from gradweave.sync.layout import Layout
 
 _HALF = (torch.float16, torch.bfloat16, torch.complex32)
 
@@ -54,6 +60,39 @@ def agreed_plan(
         raise problem
     assert plan is not None
     return plan
+
+
+def auto_of_command(label: str) -> Auto | None:
+    """The tuner that `gradweave tune` asks for, for wrappers that name no strategy; None without that command.
+
+    The first wrapper's plan goes to the file that was named, another one's beside it, with its label in the name.
+    """
+    path = os.environ.get("GRADWEAVE_TUNE")
+    if not path:
+        return None
+    target = Path(path)
+    if not label.endswith("0"):
+        target = target.with_name(f"{target.stem}-{label}{target.suffix}")
+    return Auto(plan_file=target, stop=os.environ.get("GRADWEAVE_TUNE_STOP") == "1")
+
+
+def topology_of(group: Group) -> str:
+    """The group's ranks and how many of them share a host, as plan files hold it."""
+    return f"{group.size} ranks, {setup.local_size()} a host"
+
+
+def save_plan_in_force(engine: Engine, layout: Layout, path: str | os.PathLike[str], note: str) -> None:
+    """Write the plan of a layout to a plan file, with the group it serves."""
+    group = engine.group
+    save_plan(
+        path,
+        layout.infos,
+        layout.segments,
+        group_size=group.size,
+        backend=group.backend,
+        topology=topology_of(group),
+        note=note,
+    )
 
 
 def default_reducer(table: ParameterTable, options: EngineOptions) -> Reducer:

@@ -25,7 +25,7 @@ from torch import Tensor
 from gradweave.errors import CollectiveError, StateError
 from gradweave.model import Segment
 from gradweave.reduce import Reducer
-from gradweave.split import SplitStrategy, save_plan
+from gradweave.split import SplitStrategy, auto_of
 from gradweave.sync import build, completion, notices, settle
 from gradweave.sync.backward import BackwardTracker, in_backward
 from gradweave.sync.device import lane_for
@@ -34,6 +34,7 @@ from gradweave.sync.hooks import Hooks
 from gradweave.sync.layout import Layout
 from gradweave.sync.options import EngineOptions
 from gradweave.sync.table import ParameterTable
+from gradweave.sync.tuner import make_tuner
 from gradweave.sync.watch import Watch
 from gradweave.world import communicators, names
 from gradweave.world.groups import Group, private_group
@@ -89,6 +90,9 @@ class Engine:
         self.table = ParameterTable(named)
         self.group, self.rank = group, group.rank
         fallback = default or SplitStrategy.default()
+        auto = auto_of(strategy) if strategy is not None else build.auto_of_command(self.options.label)
+        if auto is not None:
+            strategy, terms = auto.start or fallback, [*terms, auto.terms()]
         self.plan = build.agreed_plan(strategy, fallback, self.table, self.options, group, terms)
         self.pg = private_group(group, self.options.label, self.options.timeout_s)
         self.control = communicators.control(self.pg)
@@ -106,7 +110,7 @@ class Engine:
         self.broken: Exception | None = None
         self.live_size: int | None = None
         self.incomplete: list[str] = []
-        self.shadow = self.closed = False
+        self.shadow = self.closed = self.tuning_pauses = False
         self.late_words: Any = None
         self.sent_plan: tuple[int, ...] = ()
         self.launching = self.dividing = self.divides_now = self._syncing = False
@@ -123,6 +127,7 @@ class Engine:
         if "nccl" not in group.backend:
             weakref.finalize(self, communicators.destroy_named, self.pg.group_name).atexit = False
         _live.add(self)
+        self.tuner = None if auto is None else make_tuner(self, auto)
         self.recorder.begin(0)
 
     # -- what the wrappers call ---------------------------------------------------------------------------------------------
@@ -201,6 +206,8 @@ class Engine:
 
     def _end_iteration(self) -> None:
         self.recorder.iteration_end(self.sent_plan, self.options.overlap)
+        if self.tuner is not None and self.layout is not None and not self.tuning_pauses:
+            self.tuner.after_iteration()
         self.recorder.begin(self.step)
         self._iteration_over = True
 
@@ -249,9 +256,7 @@ class Engine:
                 rule="a plan names gradients in the order in which they are generated, which the first step shows",
                 fix="save the plan after the first step",
             )
-        save_plan(
-            path, self.layout.infos, self.layout.segments, group_size=self.group.size, backend=self.group.backend, note=note
-        )
+        build.save_plan_in_force(self, self.layout, path, note)
 
     def close(self) -> None:
         """Take the hooks off and end the communicator; the parameters are plain again. A second call does nothing."""
@@ -380,8 +385,10 @@ class Engine:
         completion.send_rest(self)
         completion.wait_and_restore(self, keep)
         self.state = State.REDUCED
-        parted, change = notices.read(self)
-        if parted:
+        told = notices.read(self)
+        if told.parted:
             raise notices.parted(self)
-        if change:
+        if told.replan and self.tuner is not None:
+            self.tuner.asked = True
+        if told.change:
             settle.change_plan(self)

@@ -54,6 +54,11 @@ class PlanSource:
             error.group = error.group or self.group
             raise
 
+    def force(self, strategy: SplitStrategy) -> None:
+        """Take another strategy from now on, which all ranks have agreed upon; the registry has no say any more."""
+        self.check_strategy(strategy)
+        self.explicit = self.strategy = strategy
+
     def _ordered(self, strategy: SplitStrategy) -> tuple[GradientInfo, ...]:
         names = strategy.order
         if names is None:

@@ -33,7 +33,7 @@ def settle(engine: Engine) -> None:
     """End of the first window: agree on order, firings, backwards and strategy; lay out the buffers."""
     if completion.changed_since_first_backward(engine):
         raise completion.touched(engine)
-    seen = _gather(engine, _observed(engine), "exchange of the gradient order")
+    seen = gather(engine, _observed(engine), "exchange of the gradient order")
     engine.plan.accept([rank["plan"] for rank in seen], engine.group.ranks, engine.step)
     slots = engine.table.slots
     for slot in slots:
@@ -75,19 +75,20 @@ def _in_plan_order(engine: Engine, slots: list[Slot]) -> list[Slot]:
     return [by_name[name] for name in names]
 
 
-def lay_out(engine: Engine) -> None:
-    """Cut the buffers into the segments of the plan in force and tell everybody who asks."""
+def lay_out(engine: Engine, announce: bool = True) -> None:
+    """Cut the buffers into the segments of the plan in force and tell everybody who asks (a tuner tries plans silently)."""
     layout = engine.layout
     assert layout is not None
     layout.apply(engine.plan.boundaries(engine.plan.strategy, layout.infos))
     engine.launcher = Launcher(layout, engine.recorder, engine.watch, engine.lane)
     engine.recorder.set_gradients(layout.infos)
-    engine.plan.announce(layout.segments)
+    if announce:
+        engine.plan.announce(layout.segments)
 
 
 def change_plan(engine: Engine) -> None:
     """Between two iterations, on all ranks: take up what the registry says, if all ranks were told the same."""
-    offers = _gather(engine, engine.plan.offer(), "agreement on the new split strategy")
+    offers = gather(engine, engine.plan.offer(), "agreement on the new split strategy")
     engine.plan.accept(offers, engine.group.ranks, engine.step)
     order = _in_plan_order(engine, engine.layout.order if engine.layout else [])
     if engine.layout is not None and order != engine.layout.order:
@@ -120,7 +121,8 @@ def agree_weight(engine: Engine) -> None:
     engine.total_weight = float(total.item()) or 1.0
 
 
-def _gather(engine: Engine, value: Any, what: str) -> list[Any]:
+def gather(engine: Engine, value: Any, what: str) -> list[Any]:
+    """One value from each rank, in rank order; `what` names the exchange in errors."""
     engine.watch.at(what)
     with engine.watch.naming(what):
         return exchange(value, engine.control)

@@ -233,6 +233,12 @@ class Recorder:
         index_of = {info.name: index for index, info in enumerate(self._gradients)}
         return tuple(freeze(closed, self.group, self._gradients, index_of) for closed in tuple(self._closed))
 
+    def recent(self, count: int) -> tuple[Iteration, ...]:
+        """The latest `count` iterations alone (fewer where there are fewer), oldest first."""
+        index_of = {info.name: index for index, info in enumerate(self._gradients)}
+        chosen = tuple(self._closed)[-count:] if count > 0 else ()
+        return tuple(freeze(closed, self.group, self._gradients, index_of) for closed in chosen)
+
     @property
     def last(self) -> Iteration | None:
         """The latest iteration alone, without building the others."""
