@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gradweave.cli import demo, doctor, report, run, solve
+from gradweave.cli import demo, doctor, report, run, solve, tune
 from gradweave.cli.output import print_error, version
 from gradweave.errors import GradweaveError
 
@@ -24,6 +24,7 @@ EPILOG = """[bold]Examples[/bold]
   gradweave demo
   gradweave run --nproc 4 --trace runs/first train.py --lr 0.1
   gradweave report runs/first -o report.html
+  gradweave tune train.py
   gradweave solve instance.json
   gradweave doctor
 """
@@ -85,6 +86,7 @@ def _add(name: str, command: Callable[..., None], epilog: str, **settings: Any) 
 _add("demo", demo.demo, demo.EPILOG)
 _add("run", run.run, run.EPILOG, allow_interspersed_args=False)
 _add("report", report.report, report.EPILOG)
+_add("tune", tune.tune, tune.EPILOG, allow_interspersed_args=False)
 _add("solve", solve.solve, solve.EPILOG)
 _add("doctor", doctor.doctor, doctor.EPILOG)
 

@@ -17,11 +17,14 @@ EPILOG = """[bold]Examples[/bold]
 
 [bold]The file[/bold]
 
-  {"ready_s": \\[0, 2, 5], "bytes": \\[2, 1, 1], "alpha_s": 3, "beta_s_per_byte": 1}
+  {"ready_s": \\[0, 2, 5], "bytes": \\[2, 1, 1],
+   "alpha_s": 3, "beta_s_per_byte": 1}
 
-ready_s: when each gradient is ready, in seconds, in the order of generation. bytes: their sizes. The time of one
-all-reduce is alpha_s + beta_s_per_byte x bytes; instead of these two, "table": \\[\\[bytes, seconds], ...] gives measured
-points. Optional: "max_segments", "max_bytes" (largest segment), "forced" (indices that end a segment).
+ready_s: when each gradient is ready, in seconds, in order of generation.
+bytes: their sizes. An all-reduce takes alpha_s + beta_s_per_byte x bytes;
+instead of these two, "table": \\[\\[bytes, seconds], ...] has measured points.
+Optional: "max_segments", "max_bytes" (largest segment), "forced" (indices
+that end a segment).
 """
 
 

@@ -52,6 +52,7 @@ class DistributedDataParallel(Module, Joinable):
         delay_all_reduce_named_params, param_to_hook_all_reduce, mixed_precision, skip_all_reduce_unused_params: refused.
         strategy: which gradients travel together, as in `DistributedOptimizer`; excludes bucket_cap_mb and bucket_cap_mb_list.
         overlap: False reduces after backward has ended.
+        reduce: "dense" or "ordered", as in `DistributedOptimizer`.
         reduce_dtype: dtype of the sum; None: float32 for half precision gradients, their own otherwise.
         timeout: seconds after which a reduction that does not finish is an error.
         record: keep the events of the last iterations for reports.
@@ -95,6 +96,7 @@ class DistributedDataParallel(Module, Joinable):
         *,
         strategy: Any = None,
         overlap: bool = True,
+        reduce: str = "dense",
         reduce_dtype: torch.dtype | None = None,
         timeout: float | timedelta | None = None,
         record: bool = True,
@@ -109,7 +111,6 @@ class DistributedDataParallel(Module, Joinable):
         self.module, self.dim = module, dim
         params = ddp_args.check_module(module, self.parameters_to_ignore)
         self.device_ids, self.output_device, self.device = ddp_args.check_devices(params, device_ids, output_device)
-        self.device_type = self.device.type
         self.forward_sync_buffers, init_buffers = ddp_args.buffer_flags(broadcast_buffers, forward_sync_buffers)
         self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
         self.gradient_as_bucket_view, self.batched_grad_copy = gradient_as_bucket_view, batched_grad_copy
@@ -118,6 +119,7 @@ class DistributedDataParallel(Module, Joinable):
         self.bucket_bytes_cap, self.bucket_bytes_cap_list = ddp_args.caps_bytes(bucket_cap_mb, bucket_cap_mb_list)
         self._options = EngineOptions(
             overlap=overlap,
+            reduce=reduce,
             reduce_dtype=reduce_dtype,
             finish_in_backward=True,
             timeout_s=check_timeout(timeout),
@@ -126,7 +128,6 @@ class DistributedDataParallel(Module, Joinable):
             model_name=type(module).__name__,
         )
         warn_if_compiled_whole(module, self._options)
-        self._comm_hook: tuple[Any, Callable[..., Any]] | None = None
         self._attach()
         if init_sync:
             ddp_sync.sync_module(self, root=0, buffers=init_buffers)
@@ -159,6 +160,11 @@ class DistributedDataParallel(Module, Joinable):
 
         self._step_hook = register_optimizer_step_post_hook(stepped)
         weakref.finalize(self, self._step_hook.remove)
+
+    @property
+    def device_type(self) -> str:
+        """Kind of device the parameters lie on."""
+        return self.device.type
 
     @property
     def _engine(self) -> Engine:

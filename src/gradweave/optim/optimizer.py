@@ -49,6 +49,8 @@ class DistributedOptimizer(Facade):
         op: "average" or "sum" over ranks; the micro-batches that `accumulate` counts are averaged in both.
         overlap: True reduces behind backward, False after it.
         accumulate: number of backward passes per step; their gradients are averaged, and travel once.
+        reduce: "dense", the backend's all-reduce; "ordered" sums in rank order: equal bits for every split (see
+            `gradweave.reduce.ordered`).
         reduce_dtype: dtype in which gradients are summed. None: float32 for half precision gradients, their own otherwise.
         weight: a function that returns the weight of this rank's micro-batch (its number of tokens); the result is the
             weighted mean.
@@ -83,6 +85,7 @@ class DistributedOptimizer(Facade):
         op: str = "average",
         overlap: bool = True,
         accumulate: int = 1,
+        reduce: str = "dense",
         reduce_dtype: torch.dtype | None = None,
         weight: Callable[[], float] | None = None,
         broadcast_parameters: bool = True,
@@ -98,6 +101,7 @@ class DistributedOptimizer(Facade):
             op=op,
             overlap=overlap,
             accumulate=accumulate,
+            reduce=reduce,
             reduce_dtype=reduce_dtype,
             weight=weight,
             timeout_s=check_timeout(timeout),

@@ -85,3 +85,6 @@ class Reducer(Protocol):
 
     def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype in which gradients of `dtype` travel."""
+
+    def close(self) -> None:
+        """Let go of threads and communicators; no message is under way any more, or what comes of it is not asked."""

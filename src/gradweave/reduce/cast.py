@@ -82,3 +82,7 @@ class Cast:
             wire.gradients.div_(divisor_for(divisor, wire.flat))  # not the tail: the engine's flags stay whole numbers
         pending = self._inner.start(wire, state.inner, divisor)
         return pending if wire is message else CastPending(pending, wire.flat, message.flat)
+
+    def close(self) -> None:
+        """Close the wrapped reducer."""
+        self._inner.close()

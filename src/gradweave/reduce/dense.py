@@ -49,3 +49,6 @@ class Dense:
     def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Gradients travel as they are."""
         return dtype
+
+    def close(self) -> None:
+        """Nothing is held."""

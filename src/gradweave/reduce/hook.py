@@ -98,3 +98,6 @@ class CommHook:
     def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """What the hook sends is its own affair; the buffer has the gradient's dtype."""
         return dtype
+
+    def close(self) -> None:
+        """A hook looks after itself."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,6 +25,7 @@ from torch.distributed import ProcessGroup
 
 from gradweave.reduce.base import Divisor, Message
 from gradweave.reduce.division import divisor_for
+from gradweave.world import communicators
 
 _ACCUMULATES = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
@@ -48,14 +48,15 @@ class OrderedState:
 class OrderedPending:
     """A message on its way through the three steps."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("_future", "_put")
 
-    def __init__(self, future: Future[None]) -> None:
-        self._future = future
+    def __init__(self, future: Future[None], put: Callable[[], None]) -> None:
+        self._future, self._put = future, put
 
     def wait(self) -> None:
-        """Wait until the result is in place."""
+        """Wait, then put the result in place."""
         self._future.result()
+        self._put()
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """See `Pending.on_done`."""
@@ -65,14 +66,15 @@ class OrderedPending:
 class StreamPending:
     """The same where the backend orders streams: `wait` enqueues steps 2 and 3 on the current stream."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_put", "_rest")
 
-    def __init__(self, rest: Callable[[], None]) -> None:
-        self._rest = rest
+    def __init__(self, rest: Callable[[], None], put: Callable[[], None]) -> None:
+        self._rest, self._put = rest, put
 
     def wait(self) -> None:
         """Enqueue the rest."""
         self._rest()
+        self._put()
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """The host is not told by a stream-ordered backend; the engine uses events."""
@@ -112,11 +114,14 @@ class Ordered:
             with torch.no_grad():
                 self._sum_and_gather(message, state, divisor)
 
+        def put() -> None:
+            message.flat.copy_(state.sent[: message.flat.numel()])
+
         if message.flat.device.type != "cpu":
-            return StreamPending(rest)
+            return StreamPending(rest, put)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "gradweave-ordered")
-        return OrderedPending(self._thread.submit(rest))
+        return OrderedPending(self._thread.submit(rest), put)
 
     def _sum_and_gather(self, message: Message, state: OrderedState, divisor: Divisor) -> None:
         total, rank = state.total, message.group.rank()
@@ -129,21 +134,14 @@ class Ordered:
             mine.div_(divisor_for(divisor, mine))
         shard = state.received[0].copy_(total)
         dist.all_gather_single(state.sent, shard, group=self._gather_group)
-        message.flat.copy_(state.sent[: message.flat.numel()])
 
     def wire_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Gradients travel as they are; only the sum is wider."""
         return dtype
 
     def close(self) -> None:
-        """End the thread; a message under way is finished first."""
+        """End the thread and the communicator; a message under way is finished first."""
         if self._thread is not None:
             self._thread.shutdown(wait=False)
             self._thread = None
-
-
-def closes(reducer: Any) -> None:
-    """Close a reducer that holds something."""
-    close = getattr(reducer, "close", None)
-    if close is not None:
-        close()
+        communicators.destroy(self._gather_group)

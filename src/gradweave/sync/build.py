@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradweave.errors import GradweaveError
-from gradweave.reduce import Cast, Dense, Reducer
+from gradweave.reduce import Cast, Dense, Ordered, Reducer
 from gradweave.split import Auto, SplitStrategy, as_strategy, plan_of, save_plan
 from gradweave.sync.device import clock_for
 from gradweave.sync.options import EngineOptions
@@ -20,7 +20,7 @@ from gradweave.trace.live import save_on_exit
 from gradweave.trace.recorder import Recorder
 from gradweave.world import setup
 from gradweave.world.agree import agree
-from gradweave.world.groups import Group
+from gradweave.world.groups import Group, private_group
 
 if TYPE_CHECKING:
     from gradweave.sync.engine import Engine
@@ -95,8 +95,15 @@ def save_plan_in_force(engine: Engine, layout: Layout, path: str | os.PathLike[s
     )
 
 
-def default_reducer(table: ParameterTable, options: EngineOptions) -> Reducer:
-    """Dense; through another dtype where asked for or where gradients are half precision."""
+def default_reducer(table: ParameterTable, options: EngineOptions, group: Group) -> Reducer:
+    """What `reduce=` asks for; through another dtype where asked for or where dense gradients are half precision.
+
+    Ordered sums of half precision gradients are float32 sums anyway, so they travel as they are. Makes a communicator for
+    them (collective over the group).
+    """
+    if options.reduce == "ordered":
+        ordered = Ordered(private_group(group, f"{options.label}:gather", options.timeout_s))
+        return ordered if options.reduce_dtype is None else Cast(ordered, options.reduce_dtype)
     if options.reduce_dtype is None and not any(slot.dtype in _HALF for slot in table.slots):
         return Dense()
     return Cast(Dense(), options.reduce_dtype)

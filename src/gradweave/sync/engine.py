@@ -98,7 +98,7 @@ class Engine:
         self.control = communicators.control(self.pg)
         limit = communicators.timeout_of(self.pg)
         self.watch = Watch(group, self.options.label, self.pg.group_name, limit.total_seconds() if limit else 1800.0)
-        self.reducer = reducer or build.default_reducer(self.table, self.options)
+        self.reducer = reducer or build.default_reducer(self.table, self.options, group)
         self.recorder = build.recorder_for(self.table, self.options, group)
         self.lane = lane_for(self.table.devices, group.backend)
         self.layout: Layout | None = None
@@ -238,6 +238,7 @@ class Engine:
     def set_reducer(self, reducer: Reducer) -> None:
         """Reduce in another way from the next window on, on all ranks alike."""
         self.drop()
+        self.reducer.close()
         self.reducer = reducer
         if self.layout is not None:
             self.layout = Layout(self.layout.order, self.pg, self.group.size, reducer)
@@ -275,6 +276,7 @@ class Engine:
         if self.launcher is not None:
             self.launcher.settle(_LAST_MOMENT_S)
         self.layout = self.launcher = None
+        self.reducer.close()
         communicators.destroy(self.pg)
         del self.pg, self.control
 

@@ -13,6 +13,7 @@ from gradweave.errors import ConfigError
 from gradweave.world.setup import as_timedelta
 
 OPS = ("average", "sum")
+REDUCTIONS = ("dense", "ordered")
 REDUCE_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -25,6 +26,7 @@ class EngineOptions:
             `accumulate` counts.
         overlap: True starts a segment's reduction as soon as its gradients are ready; False after backward.
         accumulate: number of `backward()` calls per step, averaged. 1 means: observe it in the first step and do not average.
+        reduce: "dense" is the backend's all-reduce; "ordered" sums in rank order, so that bits do not depend on the split.
         reduce_dtype: dtype of the reduction; None is float32 for half precision gradients and the gradient's own otherwise.
         finish_in_backward: finish every reduction before `backward()` returns (the behaviour of DDP).
         weight: function that gives the weight of this rank's current micro-batch (its number of tokens, for example); the
@@ -38,6 +40,7 @@ class EngineOptions:
     op: str = "average"
     overlap: bool = True
     accumulate: int = 1
+    reduce: str = "dense"
     reduce_dtype: torch.dtype | None = None
     finish_in_backward: bool = False
     weight: Callable[[], float] | None = None
@@ -60,6 +63,12 @@ class EngineOptions:
                 rule="accumulate is a whole number of micro-batches, at least 1",
                 fix="pass 1 or more",
             )
+        if self.reduce not in REDUCTIONS:
+            raise ConfigError(
+                f"reduce={self.reduce!r}",
+                rule=f"reduce is one of {', '.join(map(repr, REDUCTIONS))}",
+                fix='for example "dense"',
+            )
         if self.reduce_dtype is not None and self.reduce_dtype not in REDUCE_DTYPES:
             raise ConfigError(
                 f"reduce_dtype={self.reduce_dtype!r}",
@@ -78,8 +87,8 @@ class EngineOptions:
     def terms(self) -> str:
         """What all ranks must have in common."""
         return (
-            f"op={self.op} overlap={self.overlap} accumulate={self.accumulate} reduce_dtype={self.reduce_dtype} "
-            f"weighted={self.weight is not None}"
+            f"op={self.op} overlap={self.overlap} accumulate={self.accumulate} reduce={self.reduce} "
+            f"reduce_dtype={self.reduce_dtype} weighted={self.weight is not None}"
         )
 
     def meta(self) -> dict[str, str]:
