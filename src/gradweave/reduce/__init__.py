@@ -3,6 +3,6 @@
 from gradweave.reduce.base import Message, Pending, Reducer
 from gradweave.reduce.cast import Cast
 from gradweave.reduce.dense import Dense
-from gradweave.reduce.hook import Bucket, CommHook
+from gradweave.reduce.hook import Bucket, CommHook, FuturePending
 
-__all__ = ["Bucket", "Cast", "CommHook", "Dense", "Message", "Pending", "Reducer"]
+__all__ = ["Bucket", "Cast", "CommHook", "Dense", "FuturePending", "Message", "Pending", "Reducer"]

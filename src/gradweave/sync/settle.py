@@ -123,4 +123,4 @@ def agree_weight(engine: Engine) -> None:
 def _gather(engine: Engine, value: Any, what: str) -> list[Any]:
     engine.watch.at(what)
     with engine.watch.naming(what):
-        return exchange(value, engine.control)
+        return exchange(value, engine.control, what)
