@@ -30,15 +30,15 @@ def reduce_sparse(local: Tensor, divisor: Divisor, group: ProcessGroup, dtype: t
     Returns:
         A coalesced sparse COO tensor, equal on all ranks.
     """
-    local = local.coalesce()
-    indices, values = local.indices(), local.values()
-    if dtype is not None and not values.is_complex():
-        values = values.to(dtype)
-    values = values.div(divisor_for(divisor, values))
+    of = local.dtype
+    if dtype is not None and not of.is_complex:
+        local = local.to(dtype)
+    local = local.coalesce()  # in the reduction dtype: micro-batches leave several values of one row
+    indices, values = local.indices(), local.values().div(divisor_for(divisor, local))
     counts = _gather(torch.tensor([indices.shape[1]], device=values.device), group)
     most = max(int(count) for count in counts)
     if most == 0:
-        return local
+        return local.to(of)
     all_indices = _gather(_pad(indices.t().contiguous(), most), group)
     all_values = _gather(_pad(_real(values), most), group)
     kept = [int(count) for count in counts]
@@ -47,7 +47,7 @@ def reduce_sparse(local: Tensor, divisor: Divisor, group: ProcessGroup, dtype: t
     if values.is_complex():
         joined_values = torch.view_as_complex(joined_values)
     summed = torch.sparse_coo_tensor(joined_indices, joined_values, local.shape, check_invariants=False).coalesce()
-    return summed.to(local.dtype)
+    return summed.to(of)
 
 
 def empty_like_sparse(param: Tensor, sparse_dims: int) -> Tensor:
