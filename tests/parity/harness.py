@@ -192,7 +192,7 @@ def _mean(gradients: list[Tensor], divisor: int) -> Tensor:
     wire = torch.float32 if first.dtype is torch.bfloat16 else first.dtype
     total = torch.zeros(first.shape, dtype=wire)
     for gradient in gradients:
-        total += gradient.to_dense().to(wire) / divisor
+        total += gradient.to(wire).to_dense() / divisor
     mean = total.to(first.dtype)
     return mean.to_sparse(1) if first.is_sparse else mean
 

@@ -7,12 +7,15 @@ without an active exception". The events here are slow to return from `set`, so 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.support import pool
 
 SCRIPT = """
 import threading, time
@@ -163,3 +166,61 @@ for act in (optimizer.step, lambda: gw.allreduce(torch.ones(1), group=group)):
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
     assert "its world was left" in done.stdout and "group 'solo' was destroyed" in done.stdout, done.stdout
+
+
+ADOPTED = """
+import atexit, glob
+import torch
+import torch.distributed as dist
+
+def names():
+    return [open(path).read().strip() for path in glob.glob("/proc/self/task/*/comm")]
+
+atexit.register(lambda: print("left", sum("gloo" in name for name in names())))
+import gradweave as gw
+import torch.distributed.nn.functional  # keeps the world of the moment of its import, whoever made it
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.Linear(4, 1)
+wrapped = gw.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+for _ in range(3):
+    model(torch.ones(1, 4)).sum().backward()
+    wrapped.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads in /proc")
+def test_no_thread_of_a_world_that_the_user_made_and_ended_is_left() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", ADOPTED], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout.strip()) == (0, "left 0"), done.stderr
+
+
+BLOCKED = """
+import os, signal, threading, time
+import torch
+import gradweave as gw
+
+gw.init()
+model = torch.nn.Linear(4, 1)
+optimizer = gw.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+model(torch.ones(1, 4)).sum().backward()
+optimizer.step()
+if gw.rank() == 1:
+    time.sleep(60)
+threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+gw.barrier()
+"""
+
+
+def test_a_process_blocked_in_a_collective_ends_at_a_sigterm() -> None:
+    port = str(pool.free_port())
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    command = [sys.executable, "-W", "ignore", "-c", BLOCKED]
+    ranks = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in (0, 1)]
+    try:
+        assert ranks[0].wait(timeout=40) == -signal.SIGTERM
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()

@@ -175,3 +175,28 @@ def test_an_ambiguous_denominator_is_refused(options: dict[str, Any]) -> None:
     model = mlp()
     with pytest.raises(gw.ConfigError, match=f"{next(iter(reversed(options)))}="):
         gw.DistributedOptimizer(sgd(model), model, **options)
+
+
+def summed_closure(rank: int, world_size: int, options: dict[str, Any]) -> list[float]:
+    """The losses that a wrapped optimizer's step returns; rank r's loss is (r + 1) times the model's."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    if options.pop("weighted", False):
+        options["weight"] = lambda: 1.0 + 2 * rank
+    optimizer = gw.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model, **options)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = (rank + 1) * model(torch.ones(1, 2)).sum()
+        loss.backward()
+        return loss
+
+    return [float(optimizer.step(closure)) for _ in range(3)] + [float(model.weight.grad[0, 0])]
+
+
+@pytest.mark.parametrize(
+    ("options", "loss"), [({}, 3.0), ({"op": "sum"}, 6.0), ({"weighted": True}, 3.5)], ids=["average", "sum", "weighted"]
+)
+def test_a_closures_loss_is_reduced_as_its_gradients_are(options: dict[str, Any], loss: float) -> None:
+    for result in pool.run(2, summed_closure, options):
+        assert result == pytest.approx([loss, loss, loss, loss / 2])

@@ -71,6 +71,54 @@ def test_gradients_that_are_never_zeroed_add_up_as_in_torch(options: dict[str, A
         assert error(result, expected) < 1e-6
 
 
+class Rows(nn.Module):
+    """A table of which each rank looks at a row of its own choice, or at none, and a weight that all use."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 2, sparse=sparse)
+        self.always = nn.Parameter(torch.ones(2))
+
+    def forward(self, row: int | None, factor: float) -> Tensor:
+        used = self.table(torch.tensor([row])).sum() if row is not None else torch.zeros(())
+        return factor * (used + self.always.sum())
+
+
+def left_on_some_ranks(rank: int, world_size: int, options: dict[str, Any], sparse: bool, held: bool) -> list[Tensor]:
+    """All use the table, then nothing is zeroed and one rank alone uses it; the table's gradient after each step."""
+    model = Rows(sparse)
+    optimizer = gw.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model, **options)
+    seen, kept = [], []
+    for step in range(4):
+        row = (rank if step < 2 else 3) if step < 2 or rank == 1 else None
+        for _ in range(options.get("accumulate", 1)):
+            model(row, 1.0 + rank + step).backward()
+        optimizer.step()
+        gradient = model.table.weight.grad
+        seen.append(gradient.to_dense().clone() if gradient.is_sparse else gradient.clone())
+        if held:
+            kept.append(gradient.detach())
+    return seen
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("options", [{"op": "sum"}, {"accumulate": 2}, {"weight": five}, {}], ids=lambda o: "".join(o))
+def test_gradients_left_from_before_stay_equal_when_some_ranks_alone_add_to_them(
+    options: dict[str, Any], sparse: bool, held: bool
+) -> None:
+    scale = 1.0 if options.get("op") == "sum" else 0.5
+    expected, total = [], torch.zeros(4, 2)
+    for step in range(4):
+        for rank in (0, 1):
+            if step < 2 or rank == 1:
+                total[rank if step < 2 else 3] += scale * (1.0 + rank + step)
+        expected.append(total.clone())
+    for result in pool.run(2, left_on_some_ranks, options, sparse, held):
+        for got, want in zip(result, expected, strict=True):
+            torch.testing.assert_close(got, want)
+
+
 def replaced(rank: int, world_size: int, when: str) -> Tensor:
     """After backward every gradient becomes a new tensor: three times the old one."""
     model = mlp()

@@ -161,3 +161,14 @@ def test_cutting_messages_does_not_look_like_a_kept_gradient() -> None:
     for boundaries in ([1], [0, 1]):
         layout.apply(boundaries)
         assert not layout.held_elsewhere()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ranks", "rides"),
+    [(torch.bfloat16, 256, True), (torch.bfloat16, 257, False), (torch.float16, 2049, False), (torch.float32, 4096, True)],
+)
+def test_flags_ride_along_only_where_their_sum_is_exact(dtype: torch.dtype, ranks: int, rides: bool) -> None:
+    layout = Layout(slots(zeros(4, dtype=dtype)), "group", ranks, Dense())  # type: ignore[arg-type]
+    layout.apply([0])
+    assert (layout.tail_message is None) is rides
+    assert layout.tail is not None and (rides or layout.tail.dtype is torch.float32)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from gradweave.errors import CollectiveError
+from gradweave.errors import CollectiveError, MismatchError
 from gradweave.sync import watch as watch_module
 from gradweave.sync.watch import Watch
 from gradweave.world.groups import Group
@@ -83,7 +83,7 @@ class TestFailure:
         assert watch_module._store().get(watch._key(0)) == b"5 segment 1"
 
     def test_of_another_wrapper_leaves_other_marks(self, watch: Watch) -> None:
-        other = Watch(watch.group, "discriminator", watch.key, 0.001)
+        other = Watch(watch.group, watch.label, "another communicator", 0.001)
         assert other._key(0) != watch._key(0) != watch._key(1)
 
     def test_says_that_the_store_is_gone_where_it_raises(self, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ class TestWait:
         assert not watch_module._store().check([watch._key(0)])
 
     def test_that_takes_long_leaves_a_mark(self, watch: Watch) -> None:
-        answers = iter([False, False, True])
+        answers = iter([False, False, False, True])
         watch.wait(lambda limit_s: next(answers), lambda: None, "all_reduce")
         assert watch_module._store().get(watch._key(0)) == b"5 segment 1"
 
@@ -164,6 +164,10 @@ class TestWait:
             watch.wait(lambda limit_s: True, raising(ours), "all_reduce")
         assert caught.value.step == 5 and caught.value.__cause__ is ours
 
+    def test_leaves_our_other_errors_as_they_are(self, watch: Watch) -> None:
+        with pytest.raises(MismatchError, match="ranks are in different calls"):
+            watch.wait(lambda limit_s: True, raising(MismatchError("ranks are in different calls")), "all_reduce")
+
     def test_leaves_errors_that_are_not_torchs_as_they_are(self, watch: Watch) -> None:
         with pytest.raises(KeyError):
             watch.wait(lambda limit_s: True, raising(KeyError("mine")), "all_reduce")
@@ -174,38 +178,46 @@ class TestSigterm:
     """The word that is said when the launcher ends a survivor."""
 
     @pytest.fixture
-    def signals(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-        """What would have been done to the process."""
-        seen: list[tuple[Any, ...]] = []
-        monkeypatch.setattr(watch_module.signal, "signal", lambda *args: seen.append(args))
-        monkeypatch.setattr(watch_module.signal, "raise_signal", lambda *args: seen.append(args))
-        return seen
+    def default(self) -> Iterator[None]:
+        """The signal as Python leaves it."""
+        before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        yield
+        signal.signal(signal.SIGTERM, before)
 
-    def test_names_what_was_waited_for(self, watch: Watch, signals: list, capsys: pytest.CaptureFixture[str]) -> None:
-        with watch.naming("all_reduce of segment 1"):
-            watch_module._on_sigterm(signal.SIGTERM, None)
+    def test_names_what_is_waited_for_and_dies_as_the_signal_asks(
+        self, watch: Watch, default: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        raised: list[int] = []
+        monkeypatch.setattr(watch_module.signal, "raise_signal", raised.append)
+        answers = iter([False, True])
+
+        def ended(limit_s: float) -> bool:
+            if limit_s:
+                signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)  # type: ignore[operator,misc]
+            return next(answers)
+
+        watch.wait(ended, lambda: None, "all_reduce of segment 1")
         said = capsys.readouterr().err
-        assert said == (
-            "gradweave: terminated while rank 0 waited for all_reduce of segment 1 (group trio, optimizer, step 5)\n"
-        )
+        assert said == "gradweave: terminated while rank 0 waited for all_reduce of segment 1 (group trio, optimizer, step 5)\n"
+        assert raised == [signal.SIGTERM]
 
-    def test_is_silent_where_nobody_waits(self, watch: Watch, signals: list, capsys: pytest.CaptureFixture[str]) -> None:
-        watch_module._on_sigterm(signal.SIGTERM, None)
-        assert capsys.readouterr().err == ""
+    def test_is_left_alone_where_nobody_waits(self, watch: Watch, default: None) -> None:
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        answers = iter([False, True])
+        watch.wait(lambda limit_s: next(answers), lambda: None, "all_reduce")
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
-    def test_lets_the_process_die_as_the_signal_asks(self, watch: Watch, signals: list) -> None:
-        watch_module._on_sigterm(signal.SIGTERM, None)
-        assert signals == [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGTERM,)]
-
-    def test_is_said_where_the_program_has_no_handler(self, alone: None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        Watch(Group("solo", (0,), 0, dist.group.WORLD), "optimizer", "key", 1.0)
-        assert signal.getsignal(signal.SIGTERM) is watch_module._on_sigterm
-
-    def test_leaves_a_handler_of_the_program_alone(self, alone: None) -> None:
+    def test_leaves_a_handler_of_the_program_alone(self, watch: Watch, default: None) -> None:
         def mine(number: int, frame: Any) -> None:
             """The program's own."""
 
         signal.signal(signal.SIGTERM, mine)
-        Watch(Group("solo", (0,), 0, dist.group.WORLD), "optimizer", "key", 1.0)
-        assert signal.getsignal(signal.SIGTERM) is mine
+        seen: list[Any] = []
+        answers = iter([False, True])
+
+        def ended(limit_s: float) -> bool:
+            seen.append(signal.getsignal(signal.SIGTERM))
+            return next(answers)
+
+        watch.wait(ended, lambda: None, "all_reduce")
+        assert seen == [mine, mine]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -100,3 +101,24 @@ def test_a_bad_timeout_is_refused(timeout: object) -> None:
 
     with pytest.raises(ConfigError, match="timeout="):
         init(timeout=timeout)
+
+
+@pytest.mark.parametrize("backend", ["foo", "cpu:foo", "", 3])
+def test_a_backend_that_torch_does_not_know_is_refused_before_anything_starts(backend: Any) -> None:
+    from gradweave.world.setup import _checked_backend as checked_backend
+
+    with pytest.raises(ConfigError, match=r"backend=.*Rule: a backend is one of .*gloo"):
+        checked_backend(backend)
+
+
+def by_group(rank: int, world_size: int) -> tuple[int, int, int, int]:
+    import torch.distributed as dist
+
+    from gradweave import world
+
+    pair = world.new_group("the pair", [0, 1])
+    return world.rank(dist.group.WORLD), world.size(dist.group.WORLD), world.rank(pair), world.size(pair)
+
+
+def test_rank_and_size_take_whatever_is_a_group() -> None:
+    assert pool.run(2, by_group) == [(0, 2, 0, 2), (1, 2, 1, 2)]

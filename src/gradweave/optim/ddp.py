@@ -112,8 +112,7 @@ class DistributedDataParallel(Module, Joinable):
         params = ddp_args.check_module(module, self.parameters_to_ignore)
         self.device_ids, self.output_device, self.device = ddp_args.check_devices(params, device_ids, output_device)
         self.forward_sync_buffers, init_buffers = ddp_args.buffer_flags(broadcast_buffers, forward_sync_buffers)
-        self.find_unused_parameters, self.static_graph = find_unused_parameters, static_graph
-        self.gradient_as_bucket_view, self.batched_grad_copy = gradient_as_bucket_view, batched_grad_copy
+        self._remember(find_unused_parameters, static_graph, gradient_as_bucket_view, batched_grad_copy)
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self._strategy = ddp_args.strategy(strategy, bucket_cap_mb, bucket_cap_mb_list)
         self.bucket_bytes_cap, self.bucket_bytes_cap_list = ddp_args.caps_bytes(bucket_cap_mb, bucket_cap_mb_list)
@@ -127,10 +126,16 @@ class DistributedDataParallel(Module, Joinable):
             label=label or next_label("ddp"),
             model_name=type(module).__name__,
         )
+        self._comm_hook: tuple[Any, Callable[..., Any]] | None = None
         warn_if_compiled_whole(module, self._options)
         self._attach()
         if init_sync:
             ddp_sync.sync_module(self, root=0, buffers=init_buffers)
+
+    def _remember(self, unused: bool, static: bool, views: bool, batched: bool) -> None:
+        """Keep the arguments that nothing depends on here, under DDP's names."""
+        self.find_unused_parameters, self.static_graph = unused, static
+        self.gradient_as_bucket_view, self.batched_grad_copy = views, batched
 
     def _attach(self) -> None:
         self._attached: Engine | None = None

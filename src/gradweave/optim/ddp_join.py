@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def _exchange(ddp: DistributedDataParallel, live: bool, reduces: bool) -> tuple[int, int]:
     counts = torch.tensor([int(live), int(reduces)], dtype=torch.int64)
-    ddp._engine.control.allreduce([counts]).wait()
+    with ddp._engine.watch.naming("the exchange of who has inputs left (join)"):
+        ddp._engine.control.allreduce([counts]).wait()
     return int(counts[0]), int(counts[1])
 
 
@@ -52,8 +53,10 @@ class DDPJoinHook(JoinHook):
             for slot in ddp._engine.table.slots:
                 slot.param.grad = None  # what an earlier step left is no share of this one
             ddp._engine.shadow = True
-            ddp._engine.finish()
-            ddp._engine.shadow = False
+            try:
+                ddp._engine.finish()
+            finally:
+                ddp._engine.shadow = False
             for slot in ddp._engine.table.slots:
                 slot.param.grad = None
         ddp.require_forward_param_sync = bool(reduces)

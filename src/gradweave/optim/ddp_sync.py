@@ -39,7 +39,8 @@ def common_peer(ddp: DistributedDataParallel, candidate: bool) -> int:
     """The highest peer that is a candidate, agreed on by all."""
     engine = ddp._engine
     highest = torch.tensor([engine.rank if candidate else -1], dtype=torch.int64)
-    engine.control.allreduce([highest], torch.distributed.ReduceOp.MAX).wait()
+    with engine.watch.naming("the choice of the rank whose buffers count"):
+        engine.control.allreduce([highest], torch.distributed.ReduceOp.MAX).wait()
     return int(highest.item())
 
 

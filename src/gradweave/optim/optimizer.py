@@ -144,8 +144,8 @@ class DistributedOptimizer(Facade):
         """Finish the reductions, then step the wrapped optimizer.
 
         Args:
-            closure: as in torch; it may be called several times (LBFGS). Each time its gradients are reduced and its loss is
-                averaged over ranks, so that every rank takes the same decisions.
+            closure: as in torch; it may be called several times (LBFGS). Each time its gradients are reduced, and its loss
+                like them (mean, sum or weighted mean over ranks), so that every rank takes the same decisions.
 
         Raises:
             CollectiveError: a rank did not come, or died: names collective, group, segment, step and the missing ranks.
@@ -175,8 +175,12 @@ class DistributedOptimizer(Facade):
     def _mean_loss(self, loss: Any) -> Any:
         if loss is None:
             return None
+        engine = self._live_engine()
         value = loss.detach().clone() if isinstance(loss, torch.Tensor) else torch.tensor(float(loss))
-        return allreduce(value, op="average", group=self._live_engine().pg, check=False)
+        if engine.total_weight is not None:
+            share = value * (engine.weight_sum / engine.total_weight)
+            return allreduce(share, op="sum", group=engine.pg, check=False)
+        return allreduce(value, op=self._options.op, group=engine.pg, check=False)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, as in torch. Reductions under way are awaited and thrown away.

@@ -3,7 +3,7 @@
 from gradweave.reduce.base import Message, Pending, Reducer
 from gradweave.reduce.cast import Cast
 from gradweave.reduce.dense import Dense
-from gradweave.reduce.hook import Bucket, CommHook
+from gradweave.reduce.hook import Bucket, CommHook, FuturePending
 from gradweave.reduce.ordered import Ordered
 
-__all__ = ["Bucket", "Cast", "CommHook", "Dense", "Message", "Ordered", "Pending", "Reducer"]
+__all__ = ["Bucket", "Cast", "CommHook", "Dense", "FuturePending", "Message", "Ordered", "Pending", "Reducer"]

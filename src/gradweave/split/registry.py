@@ -1,4 +1,4 @@
-"""Split strategies by group: one of the package's two pieces of module-level state.
+"""Split strategies by group, a piece of module-level state that `reset_registries` resets.
 
 A call sets the strategy of a group; wrappers built with `strategy=None` subscribe to their group, are asked whether a new
 strategy fits before it is stored, and apply it between two iterations when they see a new version.
@@ -14,11 +14,12 @@ Listeners are held by weak references, so that a wrapper that is gone has no say
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from gradweave.errors import SplitError
 from gradweave.model import Segment
@@ -47,6 +48,7 @@ class _Entry:
     strategy: SplitStrategy | None = None
     version: int = 0
     listeners: list[weakref.ref[Listener]] = field(default_factory=list)
+    deaf: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     reports: dict[str, tuple[tuple[Segment, ...], SplitStrategy | None]] = field(default_factory=dict)
 
     def live(self) -> list[Listener]:
@@ -76,6 +78,12 @@ def set_(group: str, strategy: SplitStrategy) -> int:
         _check_one_count(strategy, listeners, group)
         for listener in listeners:
             listener.check_strategy(strategy)
+        if entry.deaf and not listeners:
+            warnings.warn(
+                f"the split strategy of group {_key(group)!r} was set, but its wrappers "
+                f"({', '.join(sorted(other.label for other in entry.deaf))}) were given strategy= of their own, which wins",
+                stacklevel=3,
+            )
         entry.strategy = strategy
         entry.version += 1
         return entry.version
@@ -113,7 +121,7 @@ def reset(group: str) -> int:
 
 @names.on_reset
 def reset_all() -> None:
-    """Forget all strategies, listeners and reports. Versions go on growing, so that a live wrapper notices."""
+    """Forget all strategies, listeners and reports. Versions go on growing, so that a wrapper from before notices."""
     with _lock:
         for group, entry in _entries.items():
             _entries[group] = _Entry(version=entry.version + 1)
@@ -134,11 +142,18 @@ def subscribe(group: str, listener: Listener) -> None:
             entry.listeners.append(weakref.ref(listener))
 
 
+def ignore(group: str, wrapper: Any) -> None:
+    """Note a wrapper (with a `label`) that has a strategy of its own: a call that no wrapper follows is warned about."""
+    with _lock:
+        _entry(group).deaf.add(wrapper)
+
+
 def unsubscribe(group: str, listener: Listener) -> None:
     """Stop asking a wrapper; one that never subscribed is ignored."""
     with _lock:
         entry = _entry(group)
         entry.listeners = [ref for ref in entry.listeners if ref() is not listener]
+        entry.deaf.discard(listener)
 
 
 def report(group: str, label: str, segments: Sequence[Segment], strategy: SplitStrategy | None = None) -> None:

@@ -48,8 +48,14 @@ class Arena:
         device, dtype = self.key
         self.flat = torch.zeros(self.gradient_elems + self.tail_elems, dtype=dtype, device=device)
         for slot, offset in zip(self.slots, self.offsets, strict=True):
+            kept = slot.param.grad
+            lay_here = kept is not None and slot.view is not None and kept.numel() > 0 and kept.data_ptr() == slot.ptr
             slot.view = _slot_view(self.flat, slot, offset)
             slot.ptr = slot.view.data_ptr()
+            if lay_here and kept is not None:
+                with torch.no_grad():
+                    slot.view.copy_(kept)
+                slot.param.grad = slot.view.detach()
         self._idle_uses = self._uses()
 
     @property

@@ -1,7 +1,8 @@
 """The end of a window: everything that has not been sent is sent, results are awaited and put in place.
 
 never generated here, .grad None     zeros in the message; the others' sum becomes `.grad`, unless nobody had one
-never generated here, .grad left     it counts as this rank's share of an earlier, common result
+never generated here, .grad left     it counts as this rank's share of an earlier, common result; where such results are set
+                                     aside (`Engine.sets_aside`), nothing is sent for it and it is added to the others' sum
 generated                            its slot, divided if that has not happened yet
 """
 
@@ -143,6 +144,9 @@ def _prepare_unused(engine: Engine, slot: Slot, view: Tensor, gradient: Tensor |
         return
     _check_unchanged(engine, slot, gradient)
     slot.leftover = gradient.clone()
+    if engine.sets_aside:
+        view.zero_()
+        return
     view.div_(divisor_for(engine.group.size, view))
     if not engine.reducer.predivided:
         view.mul_(engine.divisor)
@@ -167,7 +171,7 @@ def wait_and_restore(engine: Engine, keep: bool) -> None:
         engine.incomplete = [slot.name for slot in layout.order if counts[slot.pos] < taking_part]
     for slot in unused:
         if not slot.sparse:
-            _restore(slot, seen[slot.pos], keep, _rounding(engine, slot))
+            _restore(engine, slot, seen[slot.pos], keep)
     for slot in sparse:
         if seen[slot.pos]:
             _reduce_sparse(engine, slot, keep)
@@ -189,7 +193,7 @@ def _rounding(engine: Engine, slot: Slot) -> float:
     return 8 * engine.group.size * max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
-def _restore(slot: Slot, used_elsewhere: bool, keep: bool, rounding: float) -> None:
+def _restore(engine: Engine, slot: Slot, used_elsewhere: bool, keep: bool) -> None:
     """See to a gradient that this rank did not generate: the others' sum, or what was there, bit for bit.
 
     What was there is the common result of an earlier step; where it differs between ranks, the user wrote into it, and the mean
@@ -198,16 +202,22 @@ def _restore(slot: Slot, used_elsewhere: bool, keep: bool, rounding: float) -> N
     view, leftover = slot.view, slot.leftover
     assert view is not None
     if used_elsewhere:
+        if engine.sets_aside and leftover is not None:
+            view.add_(leftover)
         if keep:
             slot.param.grad = view.detach()
-    elif leftover is not None and torch.allclose(view, leftover, rtol=rounding, atol=0.0, equal_nan=True):
+    elif leftover is not None and (
+        engine.sets_aside or torch.allclose(view, leftover, rtol=_rounding(engine, slot), atol=0.0, equal_nan=True)
+    ):
         view.copy_(leftover)
     slot.leftover = None
 
 
 def _reduce_sparse(engine: Engine, slot: Slot, keep: bool) -> None:
     gradient, divisor = slot.param.grad, engine.divisor
-    if gradient is not None and not slot.used:
+    if gradient is not None and not slot.used and engine.sets_aside:
+        slot.leftover, gradient = gradient, None
+    elif gradient is not None and not slot.used:
         gradient = gradient * (divisor / engine.group.size)
     if gradient is None:
         gradient = empty_like_sparse(slot.param, 1)
@@ -215,7 +225,9 @@ def _reduce_sparse(engine: Engine, slot: Slot, keep: bool) -> None:
     segment = engine.layout.segments[slot.bucket]
     token = engine.recorder.launched(segment, slot.info.size_bytes, slot.info.dtype, kind="all_gather")
     with engine.watch.naming(f"all_gather of the sparse gradient {slot.name}"):
-        reduced = reduce_sparse(gradient, divisor, engine.pg)
+        reduced = reduce_sparse(gradient, divisor, engine.pg, engine.reducer.wire_dtype(slot.dtype))
     engine.recorder.finished(token)
+    if slot.leftover is not None:
+        reduced, slot.leftover = reduced + slot.leftover, None
     if keep or slot.used:
         slot.param.grad = reduced

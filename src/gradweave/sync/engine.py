@@ -13,16 +13,17 @@ sum of the weights) or with a communication hook (the flags). Cannot be combined
 from __future__ import annotations
 
 import atexit
+import contextlib
 import enum
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gradweave.errors import CollectiveError, StateError
+from gradweave.errors import CollectiveError, MismatchError, StateError
 from gradweave.model import Segment
 from gradweave.reduce import Reducer
 from gradweave.split import SplitStrategy, auto_of
@@ -46,9 +47,9 @@ _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 @atexit.register
 @names.on_reset
 def _close_all() -> None:
-    for engine in list(_live):
-        if not engine.closed:
-            engine.close()
+    with contextlib.ExitStack() as stack:  # one that raises does not keep the others
+        for engine in list(_live):
+            stack.callback(engine.close)
 
 
 class State(enum.Enum):
@@ -190,11 +191,7 @@ class Engine:
         self._close_backward()
         if self.state is State.IDLE:
             self._open()
-        try:
-            self._reduce(keep=True)
-        except (CollectiveError, StateError) as error:
-            self.broken = error
-            raise
+        self._reduce(keep=True)
 
     def step_done(self) -> None:
         """The optimizer has stepped: the iteration ends, the next one begins."""
@@ -251,6 +248,8 @@ class Engine:
 
     def save_plan(self, path: str | os.PathLike[str], note: str) -> None:
         """Write the plan in force to a plan file."""
+        if self.closed:
+            raise self.error("it is closed", rule="a plan is of a wrapper in use", fix="save the plan before close()")
         if self.layout is None:
             raise self.error(
                 "no step was made",
@@ -266,13 +265,8 @@ class Engine:
         self.closed = True
         self.plan.close()
         self.hooks.detach()
-        self.release()
-
-    def release(self) -> None:
-        """Let go of the communicator: its threads end here, and not while the interpreter is torn down.
-
-        They call back into Python when a reduction ends; one that wakes in a dying interpreter aborts the process.
-        """
+        # The communicator's threads call back into Python when a reduction ends; one that wakes in a dying interpreter aborts
+        # the process: they end here.
         if self.launcher is not None:
             self.launcher.settle(_LAST_MOMENT_S)
         self.layout = self.launcher = None
@@ -283,8 +277,9 @@ class Engine:
     # -- windows -------------------------------------------------------------------------------------------------------------
 
     def error(self, what: str, rule: str, fix: str) -> StateError:
-        """The error for a call that comes at the wrong time, with the engine's name, rank and step."""
-        return StateError(f"{self.options.label}: {what}", rule=rule, fix=fix, rank=self.group.ranks[self.rank], step=self.step)
+        """The error for a call or a gradient that this engine cannot take now, with its name, rank, group and step."""
+        rank, group = self.group.ranks[self.rank], self.group
+        return StateError(f"{self.options.label}: {what}", rule=rule, fix=fix, rank=rank, group=group.name, step=self.step)
 
     def _usable(self) -> None:
         if self.broken is not None:
@@ -329,7 +324,8 @@ class Engine:
         for slot in self.table.slots:
             slot.fires = 0
         if self.options.weight is not None:
-            settle.take_weight(self, agree_now=last)
+            with self._or_broken():
+                settle.take_weight(self, agree_now=last)
         self.divide_by = self.divisor
         self.divides_now = last and self.reducer.predivided and self.divide_by != 1
 
@@ -370,12 +366,25 @@ class Engine:
             self.micro += 1
         self.dividing = self.launching = False
 
+    @contextlib.contextmanager
+    def _or_broken(self) -> Iterator[None]:
+        """An error on the way to reduced gradients leaves ranks with different ones: nothing goes on after it."""
+        try:
+            yield
+        except (CollectiveError, MismatchError, StateError) as error:
+            self.broken = error
+            raise
+
     def _reduce(self, keep: bool) -> None:
         """Send the rest, wait for all, put results in place.
 
         Args:
             keep: parameters that got no gradient here receive the others'.
         """
+        with self._or_broken():
+            self._reduce_all(keep)
+
+    def _reduce_all(self, keep: bool) -> None:
         if self.options.weight is not None and self.total_weight is None:
             settle.agree_weight(self)
         if self.layout is None:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gradweave.model import Segment
-from gradweave.reduce import CommHook, Message, Pending
+from gradweave.reduce import CommHook, FuturePending, Message, Pending
 from gradweave.sync.device import StreamLane
 from gradweave.sync.watch import Watch
 
@@ -40,8 +40,12 @@ class HostFlight:
         return self._ended.wait(timeout_s)
 
     def finish(self, watch: Watch) -> None:
-        """Wait for the result; CollectiveError when it fails or does not come in time."""
-        watch.wait(self._ended.wait, self._pending.wait, describe(self.message.segment))
+        """Wait for the result; CollectiveError when it fails or does not come in time. A user's hook raises its own error."""
+        if isinstance(self._pending, FuturePending):
+            watch.wait(self._ended.wait, lambda: None, describe(self.message.segment))
+            self._pending.wait()
+        else:
+            watch.wait(self._ended.wait, self._pending.wait, describe(self.message.segment))
 
 
 class StreamFlight:

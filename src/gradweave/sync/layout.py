@@ -20,6 +20,9 @@ from gradweave.sync import notices
 from gradweave.sync.arena import Arena, Key, arena_key
 from gradweave.sync.table import Slot
 
+# Largest number of ranks whose flags sum up exactly in a dtype; float32 counts to 2**24.
+_COUNTS_TO = {torch.bfloat16: 256, torch.float16: 2048}
+
 
 class Layout:
     """Arenas for an order of gradients, and messages for a plan.
@@ -60,7 +63,7 @@ class Layout:
         self._cut()
 
     def fresh_memory(self) -> None:
-        """Give the gradients new buffers: somebody still holds the old ones."""
+        """Give the gradients new buffers: somebody still holds the old ones. Gradients in them move along."""
         for arena in self.arenas.values():
             arena.allocate()
         self._cut()
@@ -114,7 +117,9 @@ class Layout:
         )
 
     def _rides(self, segment: Segment, key: Key) -> bool:
-        return self.reducer.carries_tail and segment.index == len(self.segments) - 1 and key == self._last_key
+        dtypes = (key[1], self.reducer.wire_dtype(key[1]))
+        exact = all(self.size <= _COUNTS_TO.get(dtype, self.size) for dtype in dtypes)
+        return exact and self.reducer.carries_tail and segment.index == len(self.segments) - 1 and key == self._last_key
 
     def _attach_tail(self, count: int) -> None:
         """Mark the last message; where the flags cannot ride, give them a message of their own."""

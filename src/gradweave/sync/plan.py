@@ -8,7 +8,6 @@ between two iterations once all ranks report it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from gradweave.errors import MismatchError, SplitError
@@ -16,8 +15,6 @@ from gradweave.model import GradientInfo, Segment
 from gradweave.split import registry
 from gradweave.split.report import log_result
 from gradweave.split.strategy import SplitStrategy
-
-logger = logging.getLogger("gradweave.split")
 
 
 class PlanSource:
@@ -36,10 +33,12 @@ class PlanSource:
     ) -> None:
         self.group, self.label, self.explicit, self.default = group, label, explicit, default
         self._infos = tuple(infos)
-        self.version, self.strategy = self._current()
+        self._offered = self.version, self.strategy = self._current()
         self.check_strategy(self.strategy)
         if explicit is None:
             registry.subscribe(group, self)
+        else:
+            registry.ignore(group, self)
 
     @property
     def gradient_count(self) -> int:
@@ -87,7 +86,7 @@ class PlanSource:
 
     def offer(self) -> dict[str, object]:
         """What this rank would switch to: told to the other ranks before any of them switches."""
-        version, strategy = self._current()
+        self._offered = version, strategy = self._current()
         return {"version": version, "strategy": strategy.to_dict(), "pending": self.pending}
 
     def accept(self, offers: Sequence[dict[str, object]], ranks: Sequence[int], step: int) -> None:
@@ -104,7 +103,7 @@ class PlanSource:
                 group=self.group,
                 step=step,
             )
-        self.version, self.strategy = self._current()
+        self.version, self.strategy = self._offered  # not what the registry says by now: that was not compared
 
     def announce(self, segments: Sequence[Segment]) -> None:
         """Log and register the segment result."""

@@ -65,7 +65,9 @@ def _set_aside(slot: Slot) -> None:
     Only a plain average of one micro-batch may simply go on adding: the mean of equal values is that value.
     """
     left = slot.param.grad
-    if left is not None and left.layout is torch.strided:
+    if left is not None and left.layout is torch.sparse_coo:
+        slot.leftover, slot.param.grad = left.detach(), None
+    elif left is not None and left.layout is torch.strided:
         with torch.no_grad():
             slot.leftover = left.detach().clone()
             left.detach().zero_()

@@ -125,4 +125,4 @@ def gather(engine: Engine, value: Any, what: str) -> list[Any]:
     """One value from each rank, in rank order; `what` names the exchange in errors."""
     engine.watch.at(what)
     with engine.watch.naming(what):
-        return exchange(value, engine.control)
+        return exchange(value, engine.control, what)

@@ -2,7 +2,8 @@
 
 A rank that waits longer than a second leaves a mark "step, place" in the rendezvous store. When a collective fails or runs out
 of time, each survivor leaves its mark, gives the others a moment to do the same, and reports the ranks whose mark is missing or
-older. A SIGTERM handler prints the pending collective, because torchrun ends the survivors as soon as one rank dies.
+older. While a segment is waited for, a SIGTERM handler prints it, because torchrun ends the survivors as soon as one rank dies;
+elsewhere the signal is left alone: a Python handler would not run while the process is blocked in a collective of torch.
 """
 
 from __future__ import annotations
@@ -14,20 +15,18 @@ import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 
-from gradweave.errors import CollectiveError
+from gradweave.errors import CollectiveError, GradweaveError
 from gradweave.world.groups import Group
 
 _MARK_AFTER_S = 1.0
 _GRACE_S = 1.5
 _STORE_S = 2.0
-_waiting: weakref.WeakSet[Watch] = weakref.WeakSet()
 
 
 class Watch:
@@ -44,8 +43,6 @@ class Watch:
         self.group, self.label, self.key, self.timeout_s = group, label, key, timeout_s
         self.step, self.place = 0, "construction"
         self.pending: str | None = None
-        _waiting.add(self)
-        _install_sigterm()
 
     def at(self, place: str) -> None:
         """Note where the engine is."""
@@ -54,9 +51,35 @@ class Watch:
     def wait(self, ended: Callable[[float], bool], finish: Callable[[], None], what: str) -> None:
         """Wait until `ended`, then call `finish`; CollectiveError names `what`, group, step and the missing ranks."""
         with self.naming(what):
-            if not ended(_MARK_AFTER_S):
-                self._wait_long(ended, what)
+            if not ended(0.0):
+                with self._telling_sigterm():
+                    if not ended(_MARK_AFTER_S):
+                        self._wait_long(ended, what)
             finish()
+
+    @contextlib.contextmanager
+    def _telling_sigterm(self) -> Iterator[None]:
+        """Print what is waited for when the process is told to end, where the program has no handler of its own."""
+        ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        if ours:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+        try:
+            yield
+        finally:
+            if ours:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        """Say what this process was waiting for, then die as the signal asks."""
+        rank = dist.get_rank() if dist.is_initialized() else "?"
+        print(
+            f"gradweave: terminated while rank {rank} waited for {self.pending} "
+            f"(group {self.group.name}, {self.label}, step {self.step})",
+            file=sys.stderr,
+            flush=True,
+        )
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
 
     @contextlib.contextmanager
     def naming(self, what: str) -> Iterator[None]:
@@ -65,7 +88,7 @@ class Watch:
         try:
             yield
         except RuntimeError as error:
-            if isinstance(error, CollectiveError) and error.step is not None:
+            if isinstance(error, GradweaveError) and not (isinstance(error, CollectiveError) and error.step is None):
                 raise
             cause = error.__cause__ if isinstance(error, CollectiveError) and error.__cause__ else error
             raise self.failure(what, str(cause)) from error
@@ -81,6 +104,10 @@ class Watch:
 
     def failure(self, what: str, cause: str) -> CollectiveError:
         """The error to raise for a collective that failed, with the ranks that did not arrive."""
+        with self._telling_sigterm():
+            return self._roll_call(what, cause)
+
+    def _roll_call(self, what: str, cause: str) -> CollectiveError:
         first_line = _plain(cause)
         self.pending = f"{what}, which failed: torch says: {first_line}"
         self._leave_mark()
@@ -97,14 +124,15 @@ class Watch:
         return CollectiveError(
             f"{what} failed in {self.label}: {who} (torch says: {first_line})",
             rule=f"all {self.group.size} ranks of the group take the same steps, within {self.timeout_s:g} s of each other",
-            fix="look at the first error of the ranks that did not arrive; raise timeout= if they are only slow",
+            fix="look at the first error of the ranks that did not arrive, or give every rank the same number of steps if they "
+            "ended earlier; raise timeout= if they are only slow",
             rank=dist.get_rank() if dist.is_initialized() else None,
             group=self.group.name,
             step=self.step,
         )
 
     def _key(self, rank: int) -> str:
-        return f"gradweave/mark/{self.group.name}/{self.label}/{self.key}/{rank}"
+        return f"gradweave/mark/{self.key}/{rank}"
 
     def _leave_mark(self) -> None:
         mark = f"{self.step} {self.place}"
@@ -151,24 +179,3 @@ def _in_time(action: Callable[[], Any]) -> Any:
     thread.start()
     thread.join(_STORE_S)
     return result[0] if result else None
-
-
-def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    """Say what this process was waiting for, then die as the signal asks."""
-    for watch in list(_waiting):
-        if watch.pending:
-            rank = dist.get_rank() if dist.is_initialized() else "?"
-            print(
-                f"gradweave: terminated while rank {rank} waited for {watch.pending} "
-                f"(group {watch.group.name}, {watch.label}, step {watch.step})",
-                file=sys.stderr,
-                flush=True,
-            )
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.raise_signal(signal.SIGTERM)
-
-
-def _install_sigterm() -> None:
-    """Install the handler where the program has none of its own."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _on_sigterm)

@@ -13,12 +13,12 @@ from gradweave._lazy import attribute_loader
 from gradweave.world.names import reset_registries
 
 if TYPE_CHECKING:
-    from gradweave.world.groups import Group, as_group, control_group, new_group, private_group
-    from gradweave.world.setup import init, is_initialized, local_rank, local_size, rank, shutdown, size
+    from gradweave.world.groups import Group, as_group, control_group, new_group, private_group, rank, size
+    from gradweave.world.setup import init, is_initialized, local_rank, local_size, shutdown
 
 _HOMES = {
-    "setup": ("init", "is_initialized", "local_rank", "local_size", "rank", "shutdown", "size"),
-    "groups": ("Group", "as_group", "control_group", "new_group", "private_group"),
+    "setup": ("init", "is_initialized", "local_rank", "local_size", "shutdown"),
+    "groups": ("Group", "as_group", "control_group", "new_group", "private_group", "rank", "size"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

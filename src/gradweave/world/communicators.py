@@ -133,6 +133,13 @@ def held_by(holder: Any, attribute: str) -> None:
     _holders[id(holder), attribute] = holder
 
 
+def let_go() -> None:
+    """Take the process groups away from all that hold them (`held_by`)."""
+    for (_, attribute), holder in list(_holders.items()):
+        object.__setattr__(holder, attribute, None)
+    _holders.clear()
+
+
 def end_world() -> None:
     """End torch's default group and all others, and with them Gloo's threads, before the interpreter is torn down.
 
@@ -143,11 +150,10 @@ def end_world() -> None:
     """
     if dist.is_initialized():
         _in_memory.update(c10d._world.pg_map)
-    for (_, attribute), holder in list(_holders.items()):
-        object.__setattr__(holder, attribute, None)
-    _holders.clear()
+    let_go()
     if dist.is_initialized():
         dist.destroy_process_group()
+    names.forget_world()
     if len(_in_memory):
         gc.collect()
     if len(_in_memory):

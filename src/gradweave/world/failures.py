@@ -3,7 +3,7 @@
 Torch names a socket. Here the operation, the group and the rank are added, and a roll call: every rank that meets the failure
 leaves a mark in the store and reads, for a short while, the marks of the others.
 
-    1. an operation raises       2. set mark(failure number, my rank)      3. poll the peers' marks      4. name who left none
+    1. an operation raises       2. set mark(my rank) = now      3. poll the peers' marks of late      4. name who left none
 
 Cost: none until something fails; then up to `ROLL_CALL_S` seconds. A rank without a mark is dead, late, or still waits in
 another operation: the message says "not heard from". The store lives in rank 0's process (or torchrun's agent); without it,
@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from gradweave.errors import CollectiveError, GradweaveError
 from gradweave.world import names
 
 ROLL_CALL_S = 2.0
+MARK_LASTS_S = 30.0
 _SIGNS_OF_LOSS = (
     "closed by peer",
     "timed out",
@@ -37,7 +39,6 @@ _SIGNS_OF_LOSS = (
     "remote",
     "monitoredbarrier",
 )
-_calls: dict[str, int] = {}
 
 
 @contextmanager
@@ -77,16 +78,21 @@ def roll_call(pg: ProcessGroup, wait_s: float = ROLL_CALL_S) -> list[int]:
         RuntimeError: the store is gone.
     """
     store = c10d._get_process_group_store(pg)
-    number = _calls[pg.group_name] = _calls.get(pg.group_name, 0) + 1
     members = dist.get_process_group_ranks(pg)
-    store.set(f"gradweave/failure/{number}/{names.my_rank()}", "here")
+    store.set(f"gradweave/failure/{names.my_rank()}", str(time.time()))
     deadline = time.monotonic() + wait_s
     absent = [rank for rank in members if rank != names.my_rank()]
     while absent and time.monotonic() < deadline:
-        absent = [rank for rank in absent if not store.check([f"gradweave/failure/{number}/{rank}"])]
+        absent = [rank for rank in absent if not _is_here(store, rank)]
         if absent:
             time.sleep(0.05)
     return absent
+
+
+def _is_here(store: Any, rank: int) -> bool:
+    """Whether the rank left a mark lately; one of an earlier failure, of which this rank may know nothing, does not count."""
+    key = f"gradweave/failure/{rank}"
+    return bool(store.check([key])) and time.time() - float(store.get(key)) < MARK_LASTS_S
 
 
 def _verdict(pg: ProcessGroup) -> str:

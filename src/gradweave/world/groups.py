@@ -48,8 +48,12 @@ class Group:
 
     @property
     def backend(self) -> str:
-        """The backend as given at creation: "gloo", "nccl", "cpu:gloo,cuda:nccl"."""
-        return communicators.backend_of(self.pg)
+        """The backend as given at creation: "gloo", "nccl", "cpu:gloo,cuda:nccl".
+
+        Raises:
+            GroupError: the world was left.
+        """
+        return communicators.backend_of(_live(self).pg)
 
 
 def as_group(group: Any = None) -> Group:
@@ -67,6 +71,7 @@ def as_group(group: Any = None) -> Group:
     """
     if not setup.is_initialized():
         setup.init()
+    setup.leave_at_exit()
     if group is None or isinstance(group, str):
         return _from_name(names.WORLD if group is None else group)
     if isinstance(group, Group):
@@ -87,6 +92,40 @@ def as_group(group: Any = None) -> Group:
         rule="a group is a name, a torch.distributed.ProcessGroup, a DeviceMesh of one axis, or None for the world",
         fix='pass group="world", or a name made with gw.new_group',
     )
+
+
+def rank(group: Any = names.WORLD) -> int:
+    """The caller's rank in a group: global for the world, the peer index otherwise. Before `init`, what the launcher says.
+
+    Args:
+        group: as `as_group` takes it.
+
+    Raises:
+        GroupError: the group is unknown, or the caller is not in it.
+
+    Example:
+        >>> rank(), rank("hccl_world_group")
+        (0, 0)
+    """
+    if isinstance(group, str):
+        return names.require_member(group).ranks.index(names.my_rank())
+    return as_group(group).rank
+
+
+def size(group: Any = names.WORLD) -> int:
+    """The number of processes in a group. Before `init`, what the launcher says.
+
+    Args:
+        group: as `as_group` takes it; a name is also answered on ranks outside the group.
+
+    Raises:
+        GroupError: the group is unknown.
+
+    Example:
+        >>> size()
+        1
+    """
+    return len(names.lookup(group).ranks) if isinstance(group, str) else as_group(group).size
 
 
 def new_group(

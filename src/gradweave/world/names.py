@@ -11,8 +11,10 @@ Cost: no communication.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -132,10 +134,20 @@ def on_reset(hook: Callable[[], None]) -> Callable[[], None]:
 
 
 def reset_registries() -> None:
-    """Forget named groups and whatever registered through `on_reset` (split strategies); the default group stays."""
+    """End the wrappers and their communicators, forget named groups and split strategies; torch's default group stays.
+
+    What was registered last, by the module that stands highest, is reset first; one that raises does not keep the others.
+    """
     _table.named.clear()
-    for hook in list(_reset_hooks):
-        hook()
+    with contextlib.ExitStack() as stack:
+        for hook in _reset_hooks:
+            stack.callback(hook)
+
+
+def forget_world() -> None:
+    """Let go of the default group, which has ended."""
+    _table.named.clear()
+    _table.owner = None
 
 
 def _default_group() -> Any:
@@ -153,7 +165,8 @@ def _world_entry() -> Entry:
 def _current() -> _Table:
     """The table, emptied first when another world (or none) has replaced the one it was filled for."""
     owner = _default_group()
-    if _table.owner is not owner:
+    known = None if _table.owner is None else _table.owner()
+    if known is not owner or (known is None and _table.owner is not None):
         _table.named.clear()
-        _table.owner = owner
+        _table.owner = None if owner is None else weakref.ref(owner)
     return _table

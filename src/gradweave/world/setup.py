@@ -28,6 +28,7 @@ from gradweave.errors import ConfigError
 from gradweave.world import communicators, names
 
 DEFAULT_TIMEOUT_S = 1800.0
+_made_here: set[str] = set()  # backends of the worlds that `init` made and `shutdown` did not end yet
 _REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -43,8 +44,8 @@ def init(backend: str | None = None, timeout: float | timedelta | None = None) -
     Calling it again is harmless. On CUDA (NPU), the current device becomes the local rank's.
 
     Raises:
-        ConfigError: the timeout is not a positive number, torchrun's environment is incomplete or contradicts itself, or the
-            world exists with another backend.
+        ConfigError: the backend is unknown, the timeout is not a positive number, torchrun's environment is incomplete or
+            contradicts itself, or the world exists with another backend.
 
     Example:
         >>> import gradweave.world as world
@@ -62,14 +63,14 @@ def init(backend: str | None = None, timeout: float | timedelta | None = None) -
         # Its functions keep the world of the moment they are defined as a default argument, and torch.optim imports it: a world
         # that began before would never end, nor would its threads.
         importlib.import_module("torch.distributed.nn.functional")
-        chosen = backend or _default_backend()
+        chosen = _default_backend() if backend is None else _checked_backend(backend)
         _select_device(chosen)
         if place is None:
             dist.init_process_group(chosen, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
         else:
             dist.init_process_group(chosen, init_method="env://", rank=place[0], world_size=place[1], timeout=limit)
-        if chosen == "gloo":
-            atexit.register(_leave)
+        _made_here.add(chosen)
+    leave_at_exit()
     names.known()
 
 
@@ -77,36 +78,31 @@ def shutdown() -> None:
     """Leave the world: end the wrappers, the named groups and torch's default group. Harmless when there is none."""
     names.reset_registries()
     communicators.end_world()
-    names.known()
+    _made_here.clear()
+
+
+def leave_at_exit() -> None:
+    """Let what was built on the world end while the interpreter is whole. Whoever uses a world calls this; once is enough.
+
+    Gloo's threads end with it: one that wakes in a dying interpreter aborts the process. A Gloo world made by `init` ends, too;
+    one that the user made is the user's to end.
+    """
+    atexit.unregister(_leave)
+    atexit.register(_leave)
 
 
 def _leave() -> None:
-    """At exit: end Gloo's threads while the interpreter is whole. One that wakes in a dying interpreter aborts the process."""
     with contextlib.suppress(RuntimeError):
-        shutdown()
+        if _made_here == {"gloo"}:
+            shutdown()
+        else:
+            names.reset_registries()
+            communicators.let_go()
 
 
 def is_initialized() -> bool:
     """Whether torch's default process group exists, made by `init` or by the user."""
     return dist.is_available() and dist.is_initialized()
-
-
-def rank(group: str = names.WORLD) -> int:
-    """The caller's rank in a named group: global for the world, the peer index otherwise.
-
-    Raises:
-        GroupError: the group is unknown, or the caller is not in it.
-    """
-    return names.require_member(group).ranks.index(names.my_rank())
-
-
-def size(group: str = names.WORLD) -> int:
-    """The number of processes in a named group.
-
-    Raises:
-        GroupError: the group is unknown.
-    """
-    return len(names.lookup(group).ranks)
 
 
 def local_rank() -> int:
@@ -198,6 +194,19 @@ def _select_device(backend: str) -> None:
         torch.cuda.set_device(index)
     elif "hccl" in backend and _npu_is_available():
         torch.npu.set_device(index)
+
+
+def _checked_backend(backend: str) -> str:
+    parts = [part.rpartition(":")[2] for part in backend.split(",")] if isinstance(backend, str) else [""]
+    known = dist.Backend.backend_list
+    if not all(part.lower() in known and part != "undefined" for part in parts):
+        raise ConfigError(
+            f"backend={backend!r}",
+            rule=f"a backend is one of {', '.join(name for name in known if name != 'undefined')}, or of the form "
+            '"cpu:gloo,cuda:nccl"',
+            fix="leave it out: NCCL for CUDA, HCCL for NPU, Gloo otherwise",
+        )
+    return backend
 
 
 def _check_backend(backend: str | None) -> None:

@@ -22,6 +22,7 @@ from gradweave.collectives.runtime.optimizer_state import adopt_optimizer
 from gradweave.errors import ConfigError
 from gradweave.world import names
 from gradweave.world.agree import agree
+from gradweave.world.failures import reported
 from gradweave.world.groups import Group, as_group, control_group
 
 MESSAGE_BYTES = 25 * 2**20
@@ -128,7 +129,8 @@ def _plain_values(found: Found, root: int, group: Group) -> list[Any]:
     if not found.values or group.size == 1:
         return found.values
     sent = [found.values]
-    dist.broadcast_object_list(sent, src=group.ranks[root], group=control_group(group))
+    with reported("broadcast of plain values", group.name, group.pg):
+        dist.broadcast_object_list(sent, src=group.ranks[root], group=control_group(group))
     return list(sent[0])
 
 
