@@ -166,16 +166,7 @@ class Engine:
         if not torch.is_grad_enabled():
             return
         self.recorder.fp_end()
-        ref = weakref.ref(self)
-
-        def seen(_: Tensor) -> None:
-            engine = ref()
-            if engine is not None:
-                engine.tracker.announce()
-
-        for output in outputs:
-            if output.requires_grad:
-                output.register_hook(seen)
+        self.tracker.watch(outputs)
 
     def finish(self) -> None:
         """Reduce what has been generated since the last step and wait for it. Idempotent until the next backward."""
