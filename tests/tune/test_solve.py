@@ -102,10 +102,10 @@ def test_a_hundred_thousand_gradients_in_less_than_a_third_of_a_second():
     ready, sizes = random_instance(0, 100_000)
     taken = []
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = time.process_time()
         solve(ready, sizes, AffineCost(1e-5, 1.0 / sum(sizes)))
-        taken.append(time.perf_counter() - begin)
-    assert min(taken) < 0.3  # of five: the machine is shared
+        taken.append(time.process_time() - begin)
+    assert min(taken) < 0.3  # s of CPU, of five: the machine is shared
 
 
 def test_slack_saves_segments_and_keeps_its_promise():

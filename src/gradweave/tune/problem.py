@@ -8,7 +8,9 @@ Forced boundaries and a largest segment both raise `low`; it never falls as j gr
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -17,7 +19,7 @@ from gradweave.errors import ConfigError, SplitError
 from gradweave.model.cost import AffineCost, TableCost
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Problem:
     """One instance, checked.
 
@@ -44,13 +46,16 @@ class Problem:
         """Number of gradients."""
         return len(self.sizes_bytes)
 
-    @property
+    @functools.cached_property
     def prefix_bytes(self) -> list[int]:
         """`prefix_bytes[j]` is the bytes of the gradients before j."""
         return list(accumulate(self.sizes_bytes, initial=0))
 
+    @functools.cached_property
     def lows(self) -> list[int]:
         """`lows[j]`, j in 1..n: the smallest i such that gradients i..j-1 may be one segment."""
+        if not self.forced and self.max_bytes is None:
+            return [0] * (self.count + 1)
         prefix, lows = self.prefix_bytes, [0] * (self.count + 1)
         low, forced = 0, iter([*self.forced, self.count])
         barrier, following = 0, next(forced)
@@ -96,8 +101,11 @@ def make_problem(
         )
     _check_positive("max_segments", max_segments)
     _check_positive("max_bytes", max_bytes)
-    ascending = tuple(accumulate((float(at) for at in ready_s), max))
-    late = sum(1 for at, high in zip(ready_s, ascending, strict=True) if at < high)
+    ascending = tuple(map(float, ready_s))
+    late = sum(map(operator.gt, ascending, ascending[1:]))
+    if late:
+        ascending = tuple(accumulate(ascending, max))
+        late = sum(map(operator.lt, ready_s, ascending))
     notes = (f"ready_s does not ascend at {late} places; its running maximum was used",) if late else ()
     problem = Problem(
         ascending, tuple(sizes_bytes), cost, max_segments, _checked_forced(forced, len(sizes_bytes)), max_bytes, notes
@@ -113,7 +121,7 @@ def make_problem(
 
 
 def _fewest_possible(problem: Problem) -> int:
-    lows, j, count = problem.lows(), problem.count, 0
+    lows, j, count = problem.lows, problem.count, 0
     while j > 0:
         j, count = lows[j], count + 1
     return count
@@ -123,6 +131,8 @@ def _check_numbers(name: str, values: Sequence[float]) -> None:
     if not isinstance(values, (list, tuple)) or not values:
         raise ConfigError(f"{name}={_shown(values)}", rule=f"{name} is a list of numbers, not empty", fix="one per gradient")
     for position, value in enumerate(values):
+        if type(value) is float and 0.0 <= value < math.inf:
+            continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
             raise ConfigError(
                 f"{name}[{position}] is {value!r}", rule=f"{name} holds finite numbers of at least 0", fix="give seconds"
@@ -133,6 +143,8 @@ def _check_sizes(values: Sequence[int]) -> None:
     if not isinstance(values, (list, tuple)) or not values:
         raise ConfigError(f"bytes={_shown(values)}", rule="bytes is a list of integers, not empty", fix="one per gradient")
     for position, value in enumerate(values):
+        if type(value) is int and value >= 0:
+            continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"bytes[{position}] is {value!r}", rule="bytes holds integers of at least 0", fix="give bytes")
 

@@ -114,27 +114,29 @@ def _layer(problem: Problem, before: list[float] | None) -> list[float]:
 
 def _affine_layer(problem: Problem, cost: AffineCost, before: list[float] | None) -> list[float]:
     alpha, beta = cost.alpha_s, cost.beta_s_per_byte
-    prefix, lows, ready = problem.prefix_bytes, problem.lows(), problem.ready_s
+    prefix, lows, ready = problem.prefix_bytes, problem.lows, problem.ready_s
     ends = [0.0] * (problem.count + 1)
     ends_before = ends if before is None else before
     free = 0  # the last i with F(i) <= r_j
-    for j in range(1, problem.count + 1):
-        at, low = ready[j - 1], lows[j]
+    for j, at in enumerate(ready, 1):
+        low = lows[j]
         while free + 1 < j and ends_before[free + 1] <= at:
             free += 1
-        best = math.inf
         if free >= low:
-            best = at + alpha + beta * (prefix[j] - prefix[free])
-        busy = free + 1 if free >= low else low
+            best, busy = at + alpha + beta * (prefix[j] - prefix[free]), free + 1
+        else:
+            best, busy = math.inf, low
         if busy < j:
-            end = max(ends_before[busy], at) + alpha + beta * (prefix[j] - prefix[busy])
-            best = min(best, end)
+            start = ends_before[busy]
+            end = (start if start > at else at) + alpha + beta * (prefix[j] - prefix[busy])
+            if end < best:
+                best = end
         ends[j] = best
     return ends
 
 
 def _table_layer(problem: Problem, before: list[float] | None) -> list[float]:
-    cost, prefix, lows, ready = problem.cost, problem.prefix_bytes, problem.lows(), problem.ready_s
+    cost, prefix, lows, ready = problem.cost, problem.prefix_bytes, problem.lows, problem.ready_s
     ends = [0.0] * (problem.count + 1)
     ends_before = ends if before is None else before
     for j in range(1, problem.count + 1):
@@ -145,18 +147,20 @@ def _table_layer(problem: Problem, before: list[float] | None) -> list[float]:
 
 def _from_the_back(problem: Problem, earliest: list[float], end_s: float) -> tuple[int, ...]:
     """The plan with the fewest segments among those that end by `end_s` (for an affine cost; few, for a table)."""
-    cost, prefix, lows, ready = problem.cost, problem.prefix_bytes, problem.lows(), problem.ready_s
+    cost, prefix, lows, ready = problem.cost, problem.prefix_bytes, problem.lows, problem.ready_s
     rising = isinstance(cost, AffineCost)
     plan: list[int] = []
     j, deadline = problem.count, end_s * (1 + _ROUNDING)
     while j > 0:
         plan.append(j - 1)
         chosen = starts_by = None
+        at, total = ready[j - 1], prefix[j]
         for i in range(j - 1, lows[j] - 1, -1):
-            start = deadline - cost(prefix[j] - prefix[i])
-            if rising and ready[j - 1] > start:
-                break  # a longer segment would end too late whatever comes before it
-            if max(ready[j - 1], earliest[i]) <= start:
+            start = deadline - cost(total - prefix[i])
+            if at > start:
+                if rising:
+                    break  # a longer segment would end too late whatever comes before it
+            elif earliest[i] <= start:
                 chosen, starts_by = i, start
         if chosen is None or starts_by is None:  # rounding at the limit: take the segment that gave F(j)
             chosen = min(range(lows[j], j), key=lambda i: max(earliest[i], ready[j - 1]) + cost(prefix[j] - prefix[i]))
@@ -167,7 +171,7 @@ def _from_the_back(problem: Problem, earliest: list[float], end_s: float) -> tup
 
 def _limited(problem: Problem, most: int) -> tuple[tuple[int, ...], float]:
     """The best plan with at most `most` segments: one layer for each, then back through the layers."""
-    cost, prefix, lows, ready = problem.cost, problem.prefix_bytes, problem.lows(), problem.ready_s
+    cost, prefix, lows, ready = problem.cost, problem.prefix_bytes, problem.lows, problem.ready_s
     nothing = [0.0] + [math.inf] * problem.count
     layers = [nothing]
     for _ in range(most):
