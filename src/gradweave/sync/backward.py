@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 
 import torch
+from torch import Tensor
 from torch.autograd import Variable
 from torch.autograd.function import BackwardCFunction
 
@@ -59,6 +60,24 @@ class BackwardTracker:
         self.running = False
         self.blind = False
         self._outer = self._highest = -1
+
+    @property
+    def unended(self) -> bool:
+        """Whether a backward pass that was announced or begun has not ended: outside of backward, it raised."""
+        return self._outer != -1 and not in_backward()
+
+    def watch(self, outputs: Iterable[Tensor]) -> None:
+        """Let the gradients of a forward's outputs announce the backward; holds the tracker weakly."""
+        ref = weakref.ref(self)
+
+        def seen(_: Tensor) -> None:
+            live = ref()
+            if live is not None:
+                live.announce()
+
+        for output in outputs:
+            if output.requires_grad:
+                output.register_hook(seen)
 
     def announce(self) -> None:
         """Called when the gradient of the model's output appears: if leaf hooks follow, this is their outermost backward.

@@ -46,8 +46,12 @@ _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 @atexit.register
 @names.on_reset
 def _close_all() -> None:
-    with contextlib.ExitStack() as stack:  # one that raises does not keep the others
+    """The world is left, or the program ends; one engine that raises does not keep the others."""
+    if names.is_forked_child():
+        return
+    with contextlib.ExitStack() as stack:
         for engine in list(_live):
+            engine.world_left = engine.world_left or not engine.closed
             stack.callback(engine.close)
 
 
@@ -107,7 +111,7 @@ class Engine:
         self.broken: Exception | None = None
         self.live_size: int | None = None
         self.incomplete: list[str] = []
-        self.shadow = self.closed = False
+        self.shadow = self.closed = self.world_left = False
         self.late_words: Any = None
         self.sent_plan: tuple[int, ...] = ()
         self.launching = self.dividing = self.divides_now = self._syncing = False
@@ -131,6 +135,7 @@ class Engine:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments in force; before the first step, those that reverse registration order would give."""
+        self.check_open()
         if self.layout is not None:
             return self.layout.segments
         return settle.provisional_segments(self)
@@ -161,16 +166,7 @@ class Engine:
         if not torch.is_grad_enabled():
             return
         self.recorder.fp_end()
-        ref = weakref.ref(self)
-
-        def seen(_: Tensor) -> None:
-            engine = ref()
-            if engine is not None:
-                engine.tracker.announce()
-
-        for output in outputs:
-            if output.requires_grad:
-                output.register_hook(seen)
+        self.tracker.watch(outputs)
 
     def finish(self) -> None:
         """Reduce what has been generated since the last step and wait for it. Idempotent until the next backward."""
@@ -240,8 +236,7 @@ class Engine:
 
     def save_plan(self, path: str | os.PathLike[str], note: str) -> None:
         """Write the plan in force to a plan file."""
-        if self.closed:
-            raise self.error("it is closed", rule="a plan is of a wrapper in use", fix="save the plan before close()")
+        self.check_open()
         if self.layout is None:
             raise self.error(
                 "no step was made",
@@ -251,6 +246,16 @@ class Engine:
         save_plan(
             path, self.layout.infos, self.layout.segments, group_size=self.group.size, backend=self.group.backend, note=note
         )
+
+    def check_open(self) -> None:
+        """Raise StateError when the wrapper was closed, or its world was left."""
+        if self.closed:
+            how = "the world was left (shutdown)" if self.world_left else "it was closed"
+            raise self.error(
+                f"{how}, and the gradients are reduced no more",
+                rule="a wrapper works as long as its world",
+                fix="call gw.init() and wrap again",
+            )
 
     def close(self) -> None:
         """Take the hooks off and end the communicator; the parameters are plain again. A second call does nothing."""
