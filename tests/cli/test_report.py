@@ -81,6 +81,16 @@ def test_a_folder_that_is_not_there_is_a_failure_with_the_way_out(tmp_path):
     assert "there is no folder" in result.stderr
 
 
+@pytest.mark.parametrize("place", [".", "", "traces"])
+@pytest.mark.parametrize("option", ["-o", "--chrome"])
+def test_a_folder_is_no_file_to_write(traces, place, option):
+    result = gradweave("report", traces, option, place, cwd=traces.parent)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "Traceback" not in result.stderr
+    assert "error: cannot write" in result.stderr and "rule: the path names a file" in result.stderr
+    assert [path.name for path in traces.parent.iterdir()] == ["traces"], "no half-written file stays behind"
+
+
 def test_a_place_that_cannot_be_written_is_one_message(traces, tmp_path):
     (tmp_path / "file").touch()
     result = gradweave("report", traces, "-o", tmp_path / "file" / "r.html")
