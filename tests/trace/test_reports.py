@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from gradweave.errors import MissingDependencyError, TraceError
+from gradweave.trace import reports
 from gradweave.trace.reports import print_report, summary_dict, write_chrome, write_report, write_scalars
 from gradweave.trace.reports import tensorboard as scalars_module
 from gradweave.trace.reports.chrome import chrome_dict
@@ -86,6 +87,14 @@ def test_the_terminal_prints_the_numbers_of_the_dictionary() -> None:
     assert f"step {plan['iteration_ms']['median']:.1f} ms" in text
     assert f"exposed {plan['exposed_ms']['median']:.1f} ms ({plan['exposed_pct']:.1f} %)" in text
     assert "Scenario 3" in text
+
+
+def test_the_bound_is_an_estimate_or_says_why_it_is_unknown() -> None:
+    assert "ms (an estimate: its cost is fitted to 2 message sizes" in printed(synthetic.run())
+    text = printed(synthetic.run(plans=(((79, 159), True),)))
+    assert "bound unknown: one message size was seen: a cost needs two" in text
+    page = (Path(reports.__file__).parent / "templates" / "report.js").read_text()
+    assert "no split of whole gradients is better" not in page
 
 
 def test_empty_and_silent_traces_print_something_sensible() -> None:

@@ -12,11 +12,11 @@ Source: "Adjusting Gradient Splitting Strategy", generalised to any number of se
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradweave.trace.moves import grown, places, shifts
+from gradweave.trace.stats import uncertainty
 from gradweave.trace.summary import PlanSummary
 from gradweave.trace.whatif import Setting, setting_of
 from gradweave.trace.words import ms, pct, plan_text
@@ -51,15 +51,12 @@ class Scenario:
 
 
 def noise_s(summary: PlanSummary) -> float:
-    """Exposed time below this is not worth a change: 2 % of the iteration, or what its median is uncertain by.
-
-    The median of n values is known to about two standard errors, 1.86 iqr / sqrt(n) for values that are near to normal.
-    """
+    """Exposed time below this is not worth a change: 2 % of the iteration, or what its median is uncertain by."""
     return max(NOISE_SHARE * summary.iteration_s.median, _uncertainty_s(summary))
 
 
 def _uncertainty_s(summary: PlanSummary) -> float:
-    return 1.86 * summary.iteration_s.iqr / math.sqrt(len(summary.steps))
+    return uncertainty(summary.iteration_s, len(summary.steps))
 
 
 def diagnose(summary: PlanSummary, sizes_bytes: Sequence[int]) -> Scenario | None:
@@ -245,5 +242,5 @@ def _of_fpbp(at_s: float, summary: PlanSummary) -> str:
 def _bound_by_communication(summary: PlanSummary) -> Scenario:
     bound = summary.bound.exposed_s
     symptom = f"{ms(summary.exposed_s.median)} are exposed; neither moving a split point nor adding segments takes much away"
-    symptom += "." if bound is None else f"; the lower bound for any split is {ms(bound)}."
+    symptom += "." if bound is None else f"; the lower bound for any split is estimated at {ms(bound)}."
     return Scenario(None, _BOUND, symptom, "Send less (half precision, fewer reductions) or use a faster link.")

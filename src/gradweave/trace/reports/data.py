@@ -86,6 +86,8 @@ def _plan(plan: PlanSummary, wrapper: WrapperSummary) -> Json:
         "bound": {
             "exposed_ms": _ms(plan.bound.exposed_s),
             "reason": plan.bound.reason,
+            "basis": None if plan.bound.exposed_s is None else plan.bound.basis,
+            "message_sizes": plan.bound.sizes,
             "alpha_ms": _ms(plan.bound.cost.alpha_s) if plan.bound.cost else None,
             "ms_per_mib": _ms(plan.bound.cost.beta_s_per_byte * 2**20) if plan.bound.cost else None,
         },

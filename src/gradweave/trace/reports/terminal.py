@@ -72,6 +72,7 @@ def _plan(wrapper: Json, plan: Json, index: int, rows: int) -> list[RenderableTy
         Text(),
         segment_table(plan),
         Padding(summary_line(plan), (1, 0, 0, 0)),
+        bound_line(plan),
         scenario_line(plan),
     ]
 
@@ -158,13 +159,21 @@ def _middle_row(segments: Sequence[Json]) -> list[str]:
 
 
 def summary_line(plan: Json) -> Text:
-    """Step time, exposed time, hidden share and bound in one line."""
-    step, bound = plan["iteration_ms"], plan["bound"]["exposed_ms"]
+    """Step time, exposed time and hidden share in one line."""
+    step = plan["iteration_ms"]
     return Text.assemble(
         "step ", (f"{step['median']:.1f} ms", "bold"), f" [{step['q1']:.1f}, {step['q3']:.1f}]",
         "   exposed ", (f"{plan['exposed_ms']['median']:.1f} ms ({plan['exposed_pct']:.1f} %)", "bold"),
-        f"   hidden {_percent(plan['hidden_pct'])}   bound {'unknown' if bound is None else f'{bound:.1f} ms'}",
+        f"   hidden {_percent(plan['hidden_pct'])}",
     )  # fmt: skip
+
+
+def bound_line(plan: Json) -> Text:
+    """The estimate of what any split leaves exposed and what it stands on, or why there is none."""
+    bound = plan["bound"]
+    if bound["exposed_ms"] is None:
+        return Text(f"bound unknown: {bound['reason']}", style="dim")
+    return Text(f"bound {bound['exposed_ms']:.1f} ms ({bound['basis']})", style="dim")
 
 
 def scenario_line(plan: Json) -> Text:

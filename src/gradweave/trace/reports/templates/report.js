@@ -94,7 +94,7 @@
       card("", "Step time, median", num(`${key}.iteration_ms.median`), "ms", quartiles("iteration_ms")),
       card("exposed", "Exposed communication", num(`${key}.exposed_ms.median`), "ms", [num(`${key}.exposed_pct`, 1), " % of the step"]),
       card("hidden", "Hidden communication", num(`${key}.hidden_pct`, 1), "%", [num(`${key}.hidden_ms.median`), " of ", num(`${key}.communication_ms.median`), " ms"]),
-      card("", "Lower bound on exposed", num(`${key}.bound.exposed_ms`), bound == null ? "" : "ms", bound == null ? p.bound.reason : "no split of whole gradients is better"));
+      card("", "Lower bound on exposed, estimated", num(`${key}.bound.exposed_ms`), bound == null ? "" : "ms", bound == null ? `unknown: ${p.bound.reason}` : p.bound.basis));
   };
 
   const scenario = () => {
@@ -307,7 +307,7 @@
     ["transfer and wait", "the shortest time over the ranks is the transfer; what a rank takes longer it waits for the last to come"],
     ["latest rank", "the rank that came last most often, and by how much (median)"],
     ["bus GB/s", "2(p-1)/p times bytes by transfer time: comparable over numbers of ranks"],
-    ["lower bound", "exposed time is at least max over k of r_k + alpha + beta (S_n - S_(k-1)), less the end of backward, for every split of whole gradients in this order, under the measured ready times r and an affine cost"],
+    ["lower bound", "exposed time is at least max over k of r_k + alpha + beta (S_n - S_(k-1)), less the end of backward, for every split of whole gradients in this order. It is an estimate: the ready times r are medians, and alpha and beta are fitted to all messages of the run between these ranks"],
     ["what counts", "medians leave steps 0 and 1 out (warm-up), unless there is nothing else"],
   ].map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)])))));
 
