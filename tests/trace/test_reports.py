@@ -92,7 +92,7 @@ def test_the_terminal_prints_the_numbers_of_the_dictionary() -> None:
 def test_the_bound_is_an_estimate_or_says_why_it_is_unknown() -> None:
     assert "ms (an estimate: its cost is fitted to 2 message sizes" in printed(synthetic.run())
     text = printed(synthetic.run(plans=(((79, 159), True),)))
-    assert "bound unknown: one message size was seen: a cost needs two" in text
+    assert "bound unknown: one message size was seen, and a cost needs two" in text
     page = (Path(reports.__file__).parent / "templates" / "report.js").read_text()
     assert "no split of whole gradients is better" not in page
 

@@ -77,7 +77,7 @@ def bound_of(reports: Sequence[IterationReport], sizes_bytes: Sequence[int], sam
     sizes = len({size for size, _ in samples})
     if sizes < 2:
         seen = "one message size was seen" if sizes else "no message was seen"
-        return Bound(None, f"{seen}: a cost needs two", sizes=sizes)
+        return Bound(None, f"{seen}, and a cost needs two", sizes=sizes)
     cost = fit_affine(samples)
     if cost is None:
         return Bound(None, "the time of a collective does not grow with its bytes here", sizes=sizes)

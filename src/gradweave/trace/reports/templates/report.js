@@ -100,7 +100,7 @@
   const scenario = () => {
     const found = plan().scenario;
     if (!found) {
-      const [title, text] = plan().verdict.split(": ");
+      const said = plan().verdict, colon = said.indexOf(": "), [title, text] = [said.slice(0, colon), said.slice(colon + 2)];
       return h("div", { class: "panel scenario calm" }, h("h2", {}, title), h("p", {}, text[0].toUpperCase() + text.slice(1)));
     }
     const call = found.plan ? h("p", {}, h("code", {}, `set_split_strategy_by_idx([${found.plan.join(", ")}])`)) : null;
