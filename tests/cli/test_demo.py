@@ -8,8 +8,11 @@ import signal
 import subprocess
 import uuid
 
+import pytest
+
+from gradweave.cli.demo import clear_folder
 from gradweave.trace.files import load_dir
-from tests.cli.command import COMMAND, environment, gradweave, processes_with, wait_until
+from tests.cli.command import COMMAND, environment, gradweave, gradweave_without_torch, processes_with, wait_until
 
 
 def test_the_demo_trains_with_three_splits_and_writes_a_report(tmp_path):
@@ -29,6 +32,25 @@ def test_the_demo_trains_with_three_splits_and_writes_a_report(tmp_path):
     assert [(trace.label.split()[0], trace.rank) for trace in traces] == [(n, r) for r in (0, 1) for n in "123"]
     assert result.stderr.count("segment index list") == 3
     assert "tokens/s" in result.stderr
+
+
+@pytest.mark.parametrize("left", ["traces/gradweave-rank00000-a.json", "result.json", "report.html"])
+def test_an_earlier_run_is_replaced_only_when_that_is_asked_for(tmp_path, left):
+    (tmp_path / left).parent.mkdir(exist_ok=True)
+    (tmp_path / left).write_text("{}")
+    result = gradweave("demo", "--out", tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "already holds an earlier run" in result.stderr and "--overwrite" in result.stderr
+    assert (tmp_path / left).is_file()
+    clear_folder(tmp_path, overwrite=True)
+    assert not (tmp_path / left).exists()
+
+
+def test_without_torch_nothing_is_said_to_start(tmp_path):
+    result = gradweave_without_torch("demo", "--out", tmp_path / "out")
+    assert result.returncode == 1
+    assert "needs PyTorch" in result.stderr and "starting" not in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_ctrl_c_in_the_middle_of_training_leaves_no_process(tmp_path):

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from gradweave.cli.launch import launch
-from gradweave.cli.output import print_json, stderr_console, stdout_console
+from gradweave.cli.output import print_json, require_torch, stderr_console, stdout_console
+from gradweave.errors import StateError
 from gradweave.trace.files import PATTERN, load_dir
 from gradweave.trace.summary import summarise
 
@@ -29,6 +30,7 @@ def demo(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Folder for the report (default: runs/demo-<time>).", show_default=False),
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR already holds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train a small GPT on several processes and report where the time went.
@@ -36,10 +38,9 @@ def demo(
     The text is the source code of Python's standard library. Three phases split the gradients by default, by size and by index;
     each shows its iterations; an HTML report compares them.
     """
+    require_torch("the demo")
     folder = out if out is not None else Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    for old in (folder / "traces").glob(PATTERN):
-        old.unlink()
-    (folder / "result.json").unlink(missing_ok=True)
+    clear_folder(folder, overwrite or out is None)
     stderr_console().print(f"starting {nproc} processes; about {seconds:.0f} s of training, Ctrl-C ends it", soft_wrap=True)
     arguments = ["-m", "gradweave.demo.train", "--out", str(folder), "--seconds", str(seconds)]
     code = launch(arguments, nproc, {})
@@ -57,6 +58,26 @@ def demo(
         _compare(folder)
         loss = result["validation_loss"]
         stdout_console().print(f"validation loss {loss['start']:.3f} -> {loss['end']:.3f}; report: {report}", soft_wrap=True)
+
+
+def clear_folder(folder: Path, overwrite: bool) -> None:
+    """Remove what an earlier demo left in the folder, if that is allowed.
+
+    Raises:
+        StateError: the folder holds an earlier run, and `overwrite` is False.
+    """
+    old = [
+        *(folder / "traces").glob(PATTERN),
+        *(path for name in ("result.json", "report.html") if (path := folder / name).exists()),
+    ]
+    if old and not overwrite:
+        raise StateError(
+            f"{folder} already holds an earlier run ({old[0].relative_to(folder)})",
+            rule="a folder holds one run",
+            fix="give another folder, or --overwrite",
+        )
+    for path in old:
+        path.unlink()
 
 
 def _compare(folder: Path) -> None:
