@@ -124,15 +124,20 @@ def load_dir(path: str | Path) -> list[Trace]:
     if folder.is_file():
         return [load_trace(folder)]
     if not folder.is_dir():
-        raise TraceError(f"there is no folder {folder}", fix="give the folder that GRADWEAVE_TRACE_DIR or save() named")
+        raise TraceError(f"there is no folder {folder}", fix=_record(folder))
     files = sorted([*folder.glob(PATTERN), *folder.glob(PATTERN + ".gz")])
     if not files:
-        raise TraceError(
-            f"{folder} holds no trace", rule=f"traces are called {PATTERN}", fix="run with GRADWEAVE_TRACE_DIR set to it"
-        )
+        raise TraceError(f"{folder} holds no trace", rule=f"traces are called {PATTERN}", fix=_record(folder))
     traces = _without_doubles([(file, load_trace(file)) for file in files])
     _check_one_run(folder, traces)
     return traces
+
+
+def _record(folder: Path) -> str:
+    return (
+        f"make traces first: gradweave run --trace {folder} train.py (with torchrun: GRADWEAVE_TRACE_DIR={folder}); "
+        "or give the folder that holds them"
+    )
 
 
 def _check_one_run(folder: Path, traces: Sequence[Trace]) -> None:
