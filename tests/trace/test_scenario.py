@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from gradweave.model.events import Trace
+from gradweave.trace.reports import summary_dict
+from gradweave.trace.reports.terminal import segment_table
 from gradweave.trace.scenario import Scenario, diagnose, silence
 from gradweave.trace.summary import PlanSummary, WrapperSummary, summarise
 from tests.trace import synthetic
@@ -96,6 +101,28 @@ def test_waiting_for_a_late_rank_is_told_apart_from_transfer() -> None:
     assert only is not None and only.number is None and only.title == "Held up by late ranks"
     _, together = one((107, 159), **FAST)
     assert together is not None and "waiting" not in together.text
+
+
+def test_ranks_that_take_turns_in_being_late_are_not_blamed() -> None:
+    def swapped(trace: Trace, other: Trace) -> Trace:
+        """Every second iteration is the other rank's, on this rank's clock."""
+        shift = trace.epoch_offset_s - other.epoch_offset_s
+        mixed = [
+            mine if mine.step % 2 else synthetic.shifted(theirs, -shift)
+            for mine, theirs in zip(trace.iterations, other.iterations, strict=True)
+        ]
+        return replace(trace, iterations=tuple(mixed))
+
+    first, second = synthetic.run(plans=(((107, 159), True),), late_rank=1, late_s=0.030, **FAST)
+    probe = synthetic.run(plans=(((9, 29, 159), True),), label="probe", **FAST)
+    wrapper = summarise([swapped(first, second), swapped(second, first), *probe])[0]
+    found = diagnose(wrapper.plans[0], wrapper.sizes_bytes)
+    assert found is not None and "(ranks alternate)" in found.text and "most often" not in found.text
+    plan = summary_dict(list(wrapper.traces))["wrappers"][0]["plans"][0]
+    assert (plan["segments"][0]["late_rank"], plan["segments"][0]["ranks_alternate"]) == (None, True)
+    console = Console(width=100, file=io.StringIO())
+    console.print(segment_table(plan))
+    assert "alternate" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_bound_by_communication_is_called_so() -> None:

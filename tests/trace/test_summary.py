@@ -8,7 +8,7 @@ import pytest
 
 from gradweave.model.cost import fit_affine
 from gradweave.trace.bound import bound_of, lower_bound_end_s
-from gradweave.trace.ranks import clock_note, meetings
+from gradweave.trace.ranks import Meeting, clock_note, meetings, skew_by_segment
 from gradweave.trace.stats import spread
 from gradweave.trace.summary import summarise
 from tests.trace import synthetic
@@ -51,6 +51,22 @@ def test_the_late_rank_is_named_and_the_others_wait_for_it() -> None:
     assert (skew.late_rank, skew.late_steps, skew.steps) == (2, 10, 10)
     assert skew.lateness_s.median == pytest.approx(0.004, abs=1e-6) == skew.wait_s.median
     assert skew.transfer_s.median == pytest.approx(synthetic.transfer_s(27_000_000), abs=1e-6)
+
+
+def alternating(late_steps_of_0: int, steps: int = 12) -> list[Meeting]:
+    """Meetings of one segment on two ranks: rank 0 comes 1 ms late, or rank 1 comes 5 ms late."""
+    return [
+        Meeting(step, 0, 100, late, 0.001 if late == 0 else 0.005, 0.002, {0: 0.0, 1: 0.001}, 0.0)
+        for step in range(steps)
+        for late in [0 if step < late_steps_of_0 else 1]
+    ]
+
+
+def test_a_rank_is_named_only_when_it_was_last_in_two_thirds_of_the_steps() -> None:
+    named, tossed = skew_by_segment(alternating(8))[0], skew_by_segment(alternating(7))[0]
+    assert (named.late_rank, named.late_steps, named.steps, named.ranks_alternate) == (0, 8, 12, False)
+    assert named.lateness_s is not None and named.lateness_s.median == pytest.approx(0.001), "its own lateness"
+    assert (tossed.late_rank, tossed.late_steps, tossed.ranks_alternate) == (None, 0, True)
 
 
 def test_nobody_is_late_when_all_come_together() -> None:

@@ -13,10 +13,12 @@ Source: "Adjusting Gradient Splitting Strategy", generalised to any number of se
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradweave.trace.moves import grown, places, shifts
+from gradweave.trace.ranks import named_rank
 from gradweave.trace.stats import uncertainty
 from gradweave.trace.summary import PlanSummary
 from gradweave.trace.whatif import Setting, setting_of
@@ -121,8 +123,13 @@ def _waiting(summary: PlanSummary) -> str | None:
     wait = sum(skew.wait_s.median for skew in skews if skew.wait_s is not None)
     if wait < _WAITING_SHARE * summary.exposed_s.median:
         return None
-    late = [skew.late_rank for skew in skews for _ in range(skew.late_steps) if skew.late_rank is not None]
-    who = f" (most often rank {max(sorted(set(late)), key=late.count)})" if late else ""
+    late: Counter[int] = Counter()
+    for skew in skews:
+        if skew.late_rank is not None:
+            late[skew.late_rank] += skew.late_steps
+    named = named_rank(late, sum(skew.steps for skew in skews))
+    some = late or any(skew.ranks_alternate for skew in skews)
+    who = f" (most often rank {named})" if named is not None else " (ranks alternate)" if some else ""
     return f"Up to {ms(wait)} of all-reduce time is waiting for the last rank to come{who}, which no split shortens."
 
 

@@ -119,6 +119,7 @@ def _segment(segment: SegmentSummary, wrapper: WrapperSummary) -> Json:
         "wait_ms": _spread(skew.wait_s) if skew else None,
         "late_rank": skew.late_rank if skew else None,
         "late_steps": skew.late_steps if skew else None,
+        "ranks_alternate": skew.ranks_alternate if skew else None,
         "lateness_ms": _spread(skew.lateness_s) if skew else None,
         "bus_gb_per_s": _round(bus / 1e9 if bus is not None else None),
         "algorithm_gb_per_s": _round(algorithm / 1e9 if algorithm is not None else None),

@@ -125,7 +125,6 @@ def segment_table(plan: Json) -> Table:
 
 
 def _segment_row(segment: Json) -> list[str]:
-    late = "-" if segment["late_rank"] is None else f"{segment['late_rank']} ({_number(segment['lateness_ms']['median'])} ms)"
     return [
         str(segment["index"] + 1),
         f"{segment['first']}-{segment['last']}",
@@ -137,8 +136,14 @@ def _segment_row(segment: Json) -> list[str]:
         _percent(segment["hidden_pct"]),
         _number(segment["exposed_ms"]["median"]),
         "-" if segment["bus_gb_per_s"] is None else f"{segment['bus_gb_per_s']:.2f}",
-        late,
+        _late(segment),
     ]
+
+
+def _late(segment: Json) -> str:
+    if segment["late_rank"] is None:
+        return "alternate" if segment["ranks_alternate"] else "-"
+    return f"{segment['late_rank']} ({_number(segment['lateness_ms']['median'])} ms)"
 
 
 def _middle_row(segments: Sequence[Json]) -> list[str]:

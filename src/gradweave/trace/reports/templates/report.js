@@ -274,8 +274,8 @@
   // ---- tables ---------------------------------------------------------------------------------------------------------
   const segments = () => {
     const p = plan(), several = wrapper().ranks.length > 1, key = (k, name) => `${planKey()}.segments.${k}.${name}`;
-    const names = ["segment", "indices", "bytes", "share %", "start ms", "time ms", "hidden %", "exposed ms", "transfer ms", ...(several ? ["wait ms"] : []), "bus GB/s", ...(several ? ["latest rank"] : [])];
-    const late = (seg) => (seg.late_rank == null ? "–" : `${seg.late_rank} (+${fixed(seg.lateness_ms.median, 2)} ms)`);
+    const names = ["segment", "indices", "bytes", "share %", "start ms", "time ms", "hidden %", "exposed ms", "transfer ms", ...(several ? ["wait ms"] : []), "bus GB/s", ...(several ? ["late rank"] : [])];
+    const late = (seg) => (seg.late_rank == null ? (seg.ranks_alternate ? "ranks alternate" : "–") : `${seg.late_rank} (+${fixed(seg.lateness_ms.median, 2)} ms)`);
     return section("Segments", null, h("div", { class: "panel" }, scroller(table(names, p.segments.map((seg, k) => h("tr", {},
       h("td", {}, String(seg.index + 1)), h("td", {}, `${seg.first}–${seg.last}`), h("td", { title: `${seg.bytes} bytes` }, size(seg.bytes)),
       h("td", {}, h("span", { class: "meter share", "aria-hidden": "true" }, h("i", { style: `width:${seg.share_pct}%` })), num(key(k, "share_pct"), 1)),
@@ -305,7 +305,7 @@
     ["exposed tail", "from the end of backward to the end of the last collective, gaps included"],
     ["time", "from effective start to end; collectives of a rank share one channel in order of launch, so one starts when the one before has ended"],
     ["transfer and wait", "the shortest time over the ranks is the transfer; what a rank takes longer it waits for the last to come"],
-    ["latest rank", "the rank that came last most often, and by how much (median)"],
+    ["late rank", "the rank that came last in at least two thirds of the steps, and by how much (median); otherwise ranks alternate"],
     ["bus GB/s", "2(p-1)/p times bytes by transfer time: comparable over numbers of ranks"],
     ["lower bound", "exposed time is at least max over k of r_k + alpha + beta (S_n - S_(k-1)), less the end of backward, for every split of whole gradients in this order. It is an estimate: the ready times r are medians, and alpha and beta are fitted to all messages of the run between these ranks"],
     ["what counts", "medians leave steps 0 and 1 out (warm-up), unless there is nothing else"],
