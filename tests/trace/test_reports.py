@@ -81,6 +81,32 @@ def test_many_segments_are_shown_as_first_middle_and_last() -> None:
     assert "16 segments" in text and max(map(len, text.splitlines())) <= 100
 
 
+def test_tables_come_with_a_legend_and_count_what_they_leave_out() -> None:
+    text = printed(synthetic.run(plans=(((39, 79, 119, 149, 159), True),)))
+    assert "iteration trace, rank 0, ms from fp_start (3 more all-reduces between)" in text
+    assert "(1 more all-reduce between)" in printed(synthetic.run(plans=(((39, 79, 159), True),)))
+    assert "between)" not in printed(synthetic.run())
+    for words in ("quartiles", "Medians do not add up", "from the start of forward", "without waiting"):
+        assert text.count(words) == 1
+    script = (Path(reports.__file__).parent / "templates" / "report.js").read_text()
+    assert "more between)" in script and "which do not add up" in script
+
+
+def test_the_step_in_which_the_plan_changed_makes_no_plan_of_its_own() -> None:
+    stray = replace(synthetic.iteration(2, 0.0, (3, 159), synthetic.gradients()), step=2)
+    traces = [
+        replace(trace, iterations=tuple(replace(stray, overlap=i.overlap) if i.step == 2 else i for i in trace.iterations))
+        for trace in synthetic.run()
+    ]
+    (wrapper,) = summary_dict(traces)["wrappers"]
+    assert [plan["plan"] for plan in wrapper["plans"]] == [[107, 159]]
+    change = [row for row in wrapper["iterations"] if row["step"] == 2]
+    assert len(change) == 2 and all(row["plan_index"] is None and not row["counts"] for row in change)
+    assert "[0, 3]" not in printed(traces)
+    only = summary_dict([replace(synthetic.trace(), iterations=(stray,))])["wrappers"][0]
+    assert [plan["plan"] for plan in only["plans"]] == [[3, 159]], "unless there is nothing else"
+
+
 def test_the_terminal_prints_the_numbers_of_the_dictionary() -> None:
     traces = synthetic.demo_run()
     plan, text = summary_dict(traces)["wrappers"][0]["plans"][1], printed(traces)

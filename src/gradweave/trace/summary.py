@@ -2,7 +2,8 @@
 
 Iterations are grouped by their plan (and whether communication overlaps), because a median over two plans describes neither.
 Steps 0 and 1 are left out of every figure (compilation, allocation, and an order of gradients that is not fixed yet) unless
-there is nothing else. Figures of a plan pool all ranks; who was late comes from comparing them. The cost of a message is fitted
+there is nothing else; so is a plan of one step where another plan has more: that step was the change from one plan to the next.
+Figures of a plan pool all ranks; who was late comes from comparing them. The cost of a message is fitted
 to the messages of all wrappers that share ranks, group and backend: one link has one cost.
 """
 
@@ -157,9 +158,14 @@ def _wrapper(measured: _Measured, samples: Sequence[Sample]) -> WrapperSummary:
     for report in sorted(measured.counted, key=lambda report: (report.step, report.rank)):
         groups[plan_key(report)].append(report)
     sizes = tuple(info.size_bytes for info in measured.traces[0].gradients)
-    plans = tuple(_plan(members, found, sizes, samples) for members in groups.values())
+    plans = tuple(_plan(members, found, sizes, samples) for members in _lasting(list(groups.values())))
     clocks = clock_note(found)
     return WrapperSummary(label, measured.traces, measured.reports, plans, (f"{label}: {clocks}",) if clocks else ())
+
+
+def _lasting(groups: list[list[IterationReport]]) -> list[list[IterationReport]]:
+    """Without the groups of a single step, which a change of plan leaves behind, unless there is nothing else."""
+    return [group for group in groups if len({report.step for report in group}) > 1] or groups
 
 
 def _plan(

@@ -22,6 +22,10 @@ from gradweave.trace.words import plan_text, size
 Json = dict[str, Any]
 _MOST_SEGMENTS = 4
 _MOST_PAIRS = 2
+LEGEND = (
+    "[a, b]: quartiles. Medians do not add up. start: counted from the start of forward; transfer: time without waiting\n"
+    "for late ranks; late rank: last in at least two thirds of the steps (how late); hidden: while forward or backward ran."
+)
 
 
 def print_report(traces: Sequence[Trace], console: Console | None = None, *, rows: int = 8) -> None:
@@ -42,15 +46,11 @@ def render(data: Json, *, rows: int = 8) -> RenderableType:
         parts.append(Text("No iteration was recorded."))
     for wrapper in data["wrappers"]:
         parts.append(_heading(wrapper))
-        for index, plan in _worth_showing(wrapper["plans"]):
+        for index, plan in enumerate(wrapper["plans"]):
             parts += [*_plan(wrapper, plan, index, rows), Text()]
+    if data["wrappers"]:
+        parts.append(Text(LEGEND, style="dim"))
     return Group(*parts)
-
-
-def _worth_showing(plans: list[Json]) -> list[tuple[int, Json]]:
-    """Plans with their index; those of one or two iterations, of a change of plan, only when there is nothing else."""
-    numbered = list(enumerate(plans))
-    return [(index, plan) for index, plan in numbered if len(plan["steps"]) > 2] or numbered
 
 
 def _heading(wrapper: Json) -> Text:
@@ -78,10 +78,12 @@ def _plan(wrapper: Json, plan: Json, index: int, rows: int) -> list[RenderableTy
 
 
 def iteration_table(rows: Sequence[Json], title: str) -> Table:
-    """One line an iteration; at most two pairs of all-reduce columns, the first and the last."""
-    table = Table(title=title, title_justify="left", box=None, header_style="dim", padding=(0, 1, 0, 0), title_style="italic")
+    """One line an iteration; at most two pairs of all-reduce columns, the first and the last; the title counts the others."""
     last = max((item["segment"] for row in rows for item in row["collectives"]), default=-1)
     pairs = list(range(last + 1)) if last < _MOST_PAIRS else [0, last]
+    if last + 1 > len(pairs):
+        title += f" ({last + 1 - len(pairs)} more all-reduce{'s' * (last + 1 > len(pairs) + 1)} between)"
+    table = Table(title=title, title_justify="left", box=None, header_style="dim", padding=(0, 1, 0, 0), title_style="italic")
     names = ["step", "data_wait", "fp_start", "bp_end"]
     for segment in pairs:
         names += [f"allreduce{segment + 1}\n_start", f"allreduce{segment + 1}\n_end"]
