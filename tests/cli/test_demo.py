@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import uuid
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
-from gradweave.cli.demo import clear_folder
+from gradweave.cli.demo import clear_folder, comparison_table, differences
 from gradweave.trace.files import load_dir
+from gradweave.trace.summary import summarise
 from tests.cli.command import COMMAND, environment, gradweave, gradweave_without_torch, processes_with, wait_until
+from tests.trace import synthetic
 
 
 def test_the_demo_trains_with_three_splits_and_writes_a_report(tmp_path):
@@ -32,6 +37,35 @@ def test_the_demo_trains_with_three_splits_and_writes_a_report(tmp_path):
     assert [(trace.label.split()[0], trace.rank) for trace in traces] == [(n, r) for r in (0, 1) for n in "123"]
     assert result.stderr.count("segment index list") == 3
     assert "tokens/s" in result.stderr
+
+
+def phases(*plans):
+    """One wrapper a plan, on a machine that is known."""
+    runs = [synthetic.run(plans=((plan, True),), label=f"{number} {plan}") for number, plan in enumerate(plans, start=1)]
+    return summarise([trace for run in runs for trace in run])
+
+
+def test_phases_are_compared_by_exposed_time_and_noise_is_called_noise():
+    same, worse = differences(phases((79, 159), (79, 159), (159,)))
+    assert same == "2 (79, 159) against 1 (79, 159): no difference beyond noise (the quartiles of the exposed time overlap)"
+    assert worse == "3 (159,) against 1 (79, 159): 19.50 ms more exposed"
+
+
+def test_drift_of_computing_is_told_from_the_split():
+    slow = synthetic.run(plans=(((79, 159), True),), label="2 slow")
+    slow = [
+        replace(trace, iterations=tuple(synthetic.slower(iteration, 0.012) for iteration in trace.iterations)) for trace in slow
+    ]
+    (line,) = differences(summarise([*synthetic.run(plans=(((79, 159), True),), label="1 fast"), *slow]))
+    assert "no difference beyond noise" in line and "forward and backward took 12.00 ms more" in line
+
+
+def test_the_comparison_shows_forward_and_backward_beside_the_step():
+    console = Console(width=100, file=io.StringIO())
+    console.print(comparison_table(phases((79, 159), (159,))))
+    text = console.file.getvalue()
+    assert "forward + backward" in text and text.count("60.0 ms") == 2
+    assert "40.50 ms [40.50, 40.50]" in text and max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("left", ["traces/gradweave-rank00000-a.json", "result.json", "report.html"])

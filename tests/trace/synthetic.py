@@ -145,6 +145,12 @@ def shifted(item: Iteration, by_s: float) -> Iteration:
     )
 
 
+def slower(item: Iteration, by_s: float) -> Iteration:
+    """The same iteration with a forward that takes longer."""
+    late = shifted(item, by_s)
+    return replace(late, previous_end_s=item.previous_end_s, fp_start_s=item.fp_start_s)
+
+
 def run(world_size: int = 2, **options: object) -> list[Trace]:
     """Traces of every rank."""
     return [trace(rank=rank, world_size=world_size, **options) for rank in range(world_size)]  # type: ignore[arg-type]
