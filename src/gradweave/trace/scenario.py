@@ -110,7 +110,7 @@ def silence(summary: PlanSummary) -> str:
 def _little(summary: PlanSummary) -> str:
     """Exposed time above the noise, and no change to advise."""
     if summary.bound.cost is None:
-        more = " A few steps with another split would measure another." if summary.bound.sizes == 1 else ""
+        more = " A few steps with another split would measure a second one." if summary.bound.sizes == 1 else ""
         return f"Nothing to predict: {summary.bound.reason}; no split is advised.{more}"
     exposed, waiting = f"{ms(summary.exposed_s.median)} are exposed", _waiting(summary)
     why = f", {pct(summary.exposed_pct)} of the step, and no other split is expected to gain more than the noise."
@@ -267,7 +267,7 @@ def _of_fpbp(at_s: float, summary: PlanSummary) -> str:
 
 
 def _bound_by_communication(summary: PlanSummary) -> Scenario:
-    bound = summary.bound.exposed_s
-    symptom = f"{ms(summary.exposed_s.median)} are exposed; no other split is expected to gain more than the noise"
+    bound, noise = summary.bound.exposed_s, ms(noise_s(summary))
+    symptom = f"{ms(summary.exposed_s.median)} are exposed; no other split is expected to gain more than the noise, {noise}"
     symptom += "." if bound is None else f"; the lower bound for any split is estimated at {ms(bound)}."
     return Scenario(None, _BOUND, symptom, "Send less (half precision, fewer reductions) or use a faster link.")

@@ -23,8 +23,8 @@ Json = dict[str, Any]
 _MOST_SEGMENTS = 4
 _MOST_PAIRS = 2
 LEGEND = (
-    "[a, b]: quartiles. Medians do not add up. start: counted from the start of forward; transfer: time without waiting\n"
-    "for late ranks; late rank: last in at least two thirds of the steps (how late); hidden: while forward or backward ran."
+    "[a, b]: quartiles; medians do not add up; start: from the start of forward; transfer: without waiting for late ranks; "
+    "late rank: last in two thirds of the steps or more, and how late"
 )
 
 
