@@ -107,6 +107,17 @@ def test_the_step_in_which_the_plan_changed_makes_no_plan_of_its_own() -> None:
     assert [plan["plan"] for plan in only["plans"]] == [[3, 159]], "unless there is nothing else"
 
 
+def test_one_wrapper_is_printed_with_the_cost_of_all() -> None:
+    traces = synthetic.run(plans=(((79, 159), True),), label="a") + synthetic.run(label="b")[:1]
+    console = Console(width=100, file=io.StringIO())
+    print_report(traces, console, only="a")
+    alone = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "a  2 of 2 ranks" in alone and "b  1 of 2" not in alone and "note: b" not in alone
+    same_link = synthetic.run(plans=(((79, 159), True),), label="a") + synthetic.run(label="b")
+    print_report(same_link, console, only="a")
+    assert "fitted to 3 message sizes" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_the_terminal_prints_the_numbers_of_the_dictionary() -> None:
     traces = synthetic.demo_run()
     plan, text = summary_dict(traces)["wrappers"][0]["plans"][1], printed(traces)

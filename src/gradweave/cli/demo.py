@@ -99,8 +99,8 @@ def comparison_table(wrappers: Sequence[WrapperSummary]) -> Table:
     """Medians of each phase's longest plan; forward and backward beside the step, since drift of computing shows there."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("split", overflow="fold")
-    for name in ("step", "forward + backward", "exposed", "of the step", "segments", "steps"):
-        table.add_column(name, justify="right")
+    for name in ("step", "forward\n+ backward", "exposed", "share", "segments", "steps"):
+        table.add_column(name, justify="right", no_wrap=True)
     for wrapper in wrappers:
         plan = _longest(wrapper)
         exposed = plan.exposed_s

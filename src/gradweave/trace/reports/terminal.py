@@ -28,15 +28,20 @@ LEGEND = (
 )
 
 
-def print_report(traces: Sequence[Trace], console: Console | None = None, *, rows: int = 8) -> None:
+def print_report(traces: Sequence[Trace], console: Console | None = None, *, rows: int = 8, only: str | None = None) -> None:
     """Print every wrapper and plan of the traces.
 
     Args:
         traces: see `load_dir`.
         console: where to print; standard output by default.
         rows: iterations shown a plan (of the lowest rank), the last ones.
+        only: label of the wrapper to print; None prints all. The cost stands on all traces in either case.
     """
-    (console or Console()).print(render(summary_dict(traces), rows=rows))
+    data = summary_dict(traces)
+    if only is not None:
+        data["wrappers"] = [wrapper for wrapper in data["wrappers"] if wrapper["label"] == only]
+        data["notes"] = [note for note in data["notes"] if note.startswith(f"{only}: ")]
+    (console or Console()).print(render(data, rows=rows))
 
 
 def render(data: Json, *, rows: int = 8) -> RenderableType:
