@@ -123,7 +123,7 @@
         h("td", { class: "exposed" }, num(`${key}.exposed_ms.median`)), h("td", {}, num(`${key}.exposed_pct`, 1)),
         h("td", {}, meter(p.hidden_pct), num(`${key}.hidden_pct`, 1)), h("td", {}, num(`${key}.bound.exposed_ms`)));
     };
-    const names = [...(several ? ["wrapper", ["segment index list"]] : ["segment index list"]), ["mode"], "steps", "step ms", "exposed ms", "exposed %", "hidden %", "bound ms"];
+    const names = [...(several ? ["wrapper", ["segment index list"]] : ["segment index list"]), ["mode"], "steps", "step ms", "exposed ms", "exposed %", "hidden %", "bound ms (estimate)"];
     return section("Plans", null, h("div", { class: "panel" }, scroller(table(names, all.map(row)))));
   };
 
