@@ -252,9 +252,7 @@ class Engine:
         if self.closed:
             how = "the world was left (shutdown)" if self.world_left else "it was closed"
             raise self.error(
-                f"{how}, and the gradients are reduced no more",
-                rule="a wrapper works as long as its world",
-                fix="call gw.init() and wrap again",
+                f"{how}; gradients travel no more", "a wrapper works as long as its world", "call gw.init() and wrap again"
             )
 
     def close(self) -> None:

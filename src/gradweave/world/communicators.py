@@ -7,9 +7,9 @@ that was never used and tells the others through the parent group.
 
     name = broadcast(uuid, parent);  group = ProcessGroup(PrefixStore(name, default store), rank, size)
 
-Cost: one object exchange on the parent group and a barrier on the new one, then one connection between each pair of members (Gloo) or a communicator of
-buffers on the device (NCCL). Cannot be combined with a default NCCL group bound to a `device_id` unless all ranks are members,
-because torch then splits communicators, which is collective over the world.
+Cost: one object exchange on the parent group and a barrier on the new one, then one connection between each pair of members
+(Gloo) or a communicator of buffers on the device (NCCL). Cannot be combined with a default NCCL group bound to a `device_id`
+unless all ranks are members, because torch then splits communicators, which is collective over the world.
 """
 
 from __future__ import annotations
