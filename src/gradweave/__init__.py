@@ -125,7 +125,7 @@ def _explain(name: str, error: ImportError) -> None:
         raise MissingDependencyError(
             f"gradweave.{name} needs torch, which is not installed",
             rule="training needs torch; splits, plans, traces and reports do not",
-            fix="pip install 'gradweave[torch]'",
+            fix="pip install 'torch==2.13.0'",
         ) from error
     if name in _HOME_OF or error.name != f"{__name__}.{name}":
         raise error

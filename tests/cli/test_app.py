@@ -27,6 +27,12 @@ def test_help_has_examples_and_fits_80_columns(arguments):
     assert any(line.strip().startswith(f"gradweave {' '.join(arguments)}".strip()) for line in after)
 
 
+@pytest.mark.parametrize("arguments", [(), *((command,) for command in COMMANDS)], ids=lambda a: " ".join(a) or "gradweave")
+def test_flags_are_shown_without_a_value(arguments):
+    text = gradweave(*arguments, "--help").stdout
+    assert "--help" in text and "bool" not in text.lower()
+
+
 def test_help_of_the_group_lists_every_command():
     text = gradweave("--help").stdout
     assert all(f" {command} " in text for command in COMMANDS)

@@ -6,8 +6,9 @@ import json
 import sys
 
 import pytest
+import typer
 
-from gradweave.cli import loopback
+from gradweave.cli import checks, doctor, loopback
 from gradweave.errors import CollectiveError
 from tests.cli.command import gradweave, gradweave_without_torch
 
@@ -27,9 +28,26 @@ def test_json_holds_versions_backends_and_a_measured_all_reduce():
 
 def test_what_is_missing_comes_with_the_way_to_get_it():
     document = json.loads(gradweave("doctor", "--quick", "--json").stdout)
-    missing = [check for check in document["checks"] if check["state"] != "ok"]
+    missing = [check for check in document["checks"] if check["state"] in ("missing", "failed")]
     assert all(check["fix"] for check in missing)
     assert {"browser", "GPU"} <= {check["name"] for check in document["checks"]}
+
+
+def test_backends_of_devices_that_are_not_here_are_not_missed(tmp_path):
+    assert checks._backend("nccl", False, "CUDA devices", False).state == "unneeded"
+    assert checks._backend("nccl", False, "CUDA devices", True).state == "missing"
+    assert checks._backend("nccl", True, "CUDA devices", False).state == "ok"
+    (tmp_path / "nvidia-uvm").touch()
+    assert not checks.has_device("nvidia", tmp_path)
+    (tmp_path / "nvidia0").touch()
+    assert checks.has_device("nvidia", tmp_path)
+
+
+def test_it_says_at_once_that_it_works(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "all_checks", lambda loopback: iter(()))
+    with pytest.raises(typer.Exit):
+        doctor.doctor(quick=False, as_json=True)
+    assert "measuring takes" in capsys.readouterr().err
 
 
 def test_without_torch_it_says_so_and_ends_well():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from gradweave.model import CollectiveEvent, GradientInfo, Iteration, Trace
 from gradweave.trace.files import file_name, save_trace
-from tests.cli.command import gradweave, gradweave_without_torch
+from tests.cli.command import environment, gradweave, gradweave_without_torch
 
 GRADIENTS = (GradientInfo("b", (100,), "float32", 400), GradientInfo("a", (300,), "float32", 1200))
 
@@ -75,10 +77,37 @@ def test_it_works_without_torch(traces, tmp_path):
     assert (tmp_path / "r.html").is_file()
 
 
+def test_without_tensorboard_nothing_is_written(traces, tmp_path):
+    code = "import sys; sys.modules['tensorboard'] = None; sys.argv[1:] = sys.argv[2:]\nfrom gradweave.cli import main\nmain()"
+    arguments = ["report", str(traces), "-o", str(tmp_path / "r.html"), "--tensorboard", str(tmp_path / "tb")]
+    result = subprocess.run(
+        [sys.executable, "-c", code, "-", *arguments], env=environment(), capture_output=True, text=True, timeout=50
+    )
+    assert result.returncode == 1 and "pip install tensorboard" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["traces"]
+
+
+@pytest.mark.parametrize("folder", ["absent", ""])
+def test_a_folder_without_traces_names_the_command_that_makes_them(tmp_path, folder):
+    result = gradweave("report", tmp_path / folder, COLUMNS="300")
+    assert result.returncode == 1
+    assert "fix:  make traces first: gradweave run --trace " in result.stderr
+
+
 def test_a_folder_that_is_not_there_is_a_failure_with_the_way_out(tmp_path):
     result = gradweave("report", tmp_path / "absent")
     assert (result.returncode, result.stdout) == (1, "")
     assert "there is no folder" in result.stderr
+
+
+@pytest.mark.parametrize("place", [".", "", "traces"])
+@pytest.mark.parametrize("option", ["-o", "--chrome"])
+def test_a_folder_is_no_file_to_write(traces, place, option):
+    result = gradweave("report", traces, option, traces if place == "traces" else place)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "Traceback" not in result.stderr
+    assert "error: cannot write" in result.stderr and "rule: the path names a file" in result.stderr
+    assert [path.name for path in traces.parent.iterdir()] == ["traces"], "no half-written file stays behind"
 
 
 def test_a_place_that_cannot_be_written_is_one_message(traces, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,9 @@ def test_example_runs_on_two_processes(name):
     assert result.returncode == 0, result.stderr[-3000:]
     last = result.stdout.strip().splitlines()[-1]
     assert last.startswith(CLOSING[name]), result.stdout
+    if name == "minimal_optimizer":
+        losses = [float(loss) for loss in re.findall(r"loss (\S+)", result.stdout)]
+        assert len(losses) == 3 and losses == sorted(losses, reverse=True), "the loss falls"
     if name == "digits_conv":
         assert float(last.split("validation accuracy ")[1].split(" %")[0]) > 90
 
@@ -51,3 +55,7 @@ def test_example_is_short_and_says_how_to_run_it(name):
     text = (EXAMPLES / f"{name}.py").read_text()
     assert len(text.splitlines()) <= LIMIT_LINES
     assert f"torchrun --nproc-per-node 2 examples/{name}.py" in text
+
+
+def test_the_plan_example_saves_with_the_optimizer():
+    assert "optimizer.save_plan(path)" in (EXAMPLES / "plan_file.py").read_text()

@@ -52,4 +52,4 @@ def test_what_needs_torch_says_so_by_name():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
     assert "gradweave.DistributedOptimizer needs torch" in result.stdout, result.stderr
-    assert "pip install" in result.stdout
+    assert "pip install 'torch==2.13.0'" in result.stdout, "the package itself is on no index"

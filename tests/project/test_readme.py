@@ -26,6 +26,25 @@ def test_every_command_and_make_target_exists():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_every_verdict_is_named():
+    sources = "".join((ROOT / "src/gradweave/trace" / name).read_text() for name in ("scenario.py", "summary.py"))
+    verdicts = set(re.findall(r'"((?:Nothing|Too|Little|Held|Bound)[a-z ]+)[:"]', sources))
+    assert len(verdicts) == 7
+    assert all(re.search(rf"^\|.*{verdict}", README, re.MULTILINE) for verdict in verdicts), verdicts
+
+
+def test_what_newcomers_asked_is_answered():
+    for answer in (
+        "`optimizer.segments[-1].last + 1`",  # how many gradients there are
+        "`examples/minimal_optimizer.py`",
+        "goes before `set_split_strategy_*`",
+        "len(batches) // gw.size() * gw.size()",  # uneven numbers of batches
+        "pip install tensorboard",
+    ):
+        assert answer in README
+    assert "no split can beat" not in README
+
+
 def test_every_option_of_a_command_line_is_known():
     shown = " ".join(line for line in README.splitlines() if line.startswith("gradweave ") or line.startswith("| `gradweave "))
     sources = " ".join(path.read_text() for path in (ROOT / "src" / "gradweave" / "cli").glob("*.py"))

@@ -9,6 +9,7 @@ import pytest
 from gradweave.model import Segment, segments_from_boundaries
 from gradweave.split import SplitStrategy
 from gradweave.split.report import index_list, log_result, result_line
+from gradweave.world import names
 
 TWO = (Segment(0, 0, 107, 9654), Segment(1, 108, 159, 346))
 
@@ -23,6 +24,30 @@ def test_the_log_line_is_found_by_hccls_keyword(caplog: pytest.LogCaptureFixture
     assert caplog.messages == [
         "segment result: group world: segment index list: [0, 107] [108, 159] (2 segments, 96.54 % 3.46 % of 10000 bytes)"
     ]
+
+
+@pytest.mark.parametrize(("rank", "lines"), [(0, 1), (1, 0)])
+def test_one_rank_of_the_group_logs(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, rank: int, lines: int
+) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with caplog.at_level(logging.INFO, logger="gradweave.split"):
+        log_result("world", TWO)
+    assert len(caplog.messages) == lines
+
+
+def test_a_group_of_other_ranks_logs_on_its_own_first(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    names.add("pair", (2, 3))
+    with caplog.at_level(logging.INFO, logger="gradweave.split"):
+        for rank in range(4):
+            monkeypatch.setenv("RANK", str(rank))
+            log_result("pair", TWO)
+    names.reset_registries()
+    assert len(caplog.messages) == 1
 
 
 def test_fewer_segments_than_asked_for_are_stated() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from gradweave.model.events import CollectiveEvent, Iteration, Trace
@@ -120,6 +121,34 @@ def trace(
         iterations=tuple(iterations),
         meta={"model": "gpt-small (10.0 M parameters)", "torch": "2.13.0", "gradweave": "0.1.0", "host": "node0"},
     )
+
+
+def shifted(item: Iteration, by_s: float) -> Iteration:
+    """The same iteration on another clock."""
+    return replace(
+        item,
+        previous_end_s=None if item.previous_end_s is None else item.previous_end_s + by_s,
+        fp_start_s=item.fp_start_s + by_s,
+        fp_end_s=None if item.fp_end_s is None else item.fp_end_s + by_s,
+        bp_end_s=item.bp_end_s + by_s,
+        iteration_end_s=item.iteration_end_s + by_s,
+        ready_s=tuple(None if at is None else at + by_s for at in item.ready_s),
+        collectives=tuple(
+            replace(
+                event,
+                start_s=event.start_s + by_s,
+                end_s=event.end_s + by_s,
+                ready_s=None if event.ready_s is None else event.ready_s + by_s,
+            )
+            for event in item.collectives
+        ),
+    )
+
+
+def slower(item: Iteration, by_s: float) -> Iteration:
+    """The same iteration with a forward that takes longer."""
+    late = shifted(item, by_s)
+    return replace(late, previous_end_s=item.previous_end_s, fp_start_s=item.fp_start_s)
 
 
 def run(world_size: int = 2, **options: object) -> list[Trace]:

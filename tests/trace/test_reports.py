@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from gradweave.errors import MissingDependencyError, TraceError
+from gradweave.trace import reports
 from gradweave.trace.reports import print_report, summary_dict, write_chrome, write_report, write_scalars
 from gradweave.trace.reports import tensorboard as scalars_module
 from gradweave.trace.reports.chrome import chrome_dict
@@ -80,12 +81,57 @@ def test_many_segments_are_shown_as_first_middle_and_last() -> None:
     assert "16 segments" in text and max(map(len, text.splitlines())) <= 100
 
 
+def test_tables_come_with_a_legend_and_count_what_they_leave_out() -> None:
+    text = printed(synthetic.run(plans=(((39, 79, 119, 149, 159), True),)))
+    assert "iteration trace, rank 0, ms from fp_start (3 more all-reduces between)" in text
+    assert "(1 more all-reduce between)" in printed(synthetic.run(plans=(((39, 79, 159), True),)))
+    assert "between)" not in printed(synthetic.run())
+    for words in ("quartiles", "medians do not add up", "from the start of forward", "transfer: without waiting"):
+        assert " ".join(text.split()).count(words) == 1
+    script = (Path(reports.__file__).parent / "templates" / "report.js").read_text()
+    assert "more between)" in script and "which do not add up" in script
+
+
+def test_the_step_in_which_the_plan_changed_makes_no_plan_of_its_own() -> None:
+    stray = replace(synthetic.iteration(2, 0.0, (3, 159), synthetic.gradients()), step=2)
+    traces = [
+        replace(trace, iterations=tuple(replace(stray, overlap=i.overlap) if i.step == 2 else i for i in trace.iterations))
+        for trace in synthetic.run()
+    ]
+    (wrapper,) = summary_dict(traces)["wrappers"]
+    assert [plan["plan"] for plan in wrapper["plans"]] == [[107, 159]]
+    change = [row for row in wrapper["iterations"] if row["step"] == 2]
+    assert len(change) == 2 and all(row["plan_index"] is None and not row["counts"] for row in change)
+    assert "[0, 3]" not in printed(traces)
+    only = summary_dict([replace(synthetic.trace(), iterations=(stray,))])["wrappers"][0]
+    assert [plan["plan"] for plan in only["plans"]] == [[3, 159]], "unless there is nothing else"
+
+
+def test_one_wrapper_is_printed_with_the_cost_of_all() -> None:
+    traces = synthetic.run(plans=(((79, 159), True),), label="a") + synthetic.run(label="b")[:1]
+    console = Console(width=100, file=io.StringIO())
+    print_report(traces, console, only="a")
+    alone = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "a  2 of 2 ranks" in alone and "b  1 of 2" not in alone and "note: b" not in alone
+    same_link = synthetic.run(plans=(((79, 159), True),), label="a") + synthetic.run(label="b")
+    print_report(same_link, console, only="a")
+    assert "fitted to 3 message sizes" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_the_terminal_prints_the_numbers_of_the_dictionary() -> None:
     traces = synthetic.demo_run()
     plan, text = summary_dict(traces)["wrappers"][0]["plans"][1], printed(traces)
     assert f"step {plan['iteration_ms']['median']:.1f} ms" in text
     assert f"exposed {plan['exposed_ms']['median']:.1f} ms ({plan['exposed_pct']:.1f} %)" in text
     assert "Scenario 3" in text
+
+
+def test_the_bound_is_an_estimate_or_says_why_it_is_unknown() -> None:
+    assert "ms (an estimate: its cost is fitted to 2 message sizes" in printed(synthetic.run())
+    text = printed(synthetic.run(plans=(((79, 159), True),)))
+    assert "bound unknown: one message size was seen, and a cost needs two" in text
+    page = (Path(reports.__file__).parent / "templates" / "report.js").read_text()
+    assert "no split of whole gradients is better" not in page
 
 
 def test_empty_and_silent_traces_print_something_sensible() -> None:

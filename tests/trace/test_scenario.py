@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from gradweave.model.events import Trace
+from gradweave.trace.reports import summary_dict
+from gradweave.trace.reports.terminal import segment_table
 from gradweave.trace.scenario import Scenario, diagnose, silence
-from gradweave.trace.summary import PlanSummary, summarise
+from gradweave.trace.summary import PlanSummary, WrapperSummary, summarise
 from tests.trace import synthetic
 
 
+def measured(plan: Sequence[int], overlap: bool = True, probe: bool = True, **options: object) -> WrapperSummary:
+    """The wrapper of a plan; a second wrapper on the same link sends other sizes, so that the cost is known."""
+    other = synthetic.run(plans=(((9, 29, 159), True),), label="probe", **options) if probe else []
+    return summarise(synthetic.run(plans=((plan, overlap),), **options) + other)[0]
+
+
 def one(plan: Sequence[int], overlap: bool = True, **options: object) -> tuple[PlanSummary, Scenario | None]:
-    (wrapper,) = summarise(synthetic.run(plans=((plan, overlap),), **options))
+    wrapper = measured(plan, overlap, **options)
     return wrapper.plans[0], diagnose(wrapper.plans[0], wrapper.sizes_bytes)
 
 
@@ -92,6 +103,28 @@ def test_waiting_for_a_late_rank_is_told_apart_from_transfer() -> None:
     assert together is not None and "waiting" not in together.text
 
 
+def test_ranks_that_take_turns_in_being_late_are_not_blamed() -> None:
+    def swapped(trace: Trace, other: Trace) -> Trace:
+        """Every second iteration is the other rank's, on this rank's clock."""
+        shift = trace.epoch_offset_s - other.epoch_offset_s
+        mixed = [
+            mine if mine.step % 2 else synthetic.shifted(theirs, -shift)
+            for mine, theirs in zip(trace.iterations, other.iterations, strict=True)
+        ]
+        return replace(trace, iterations=tuple(mixed))
+
+    first, second = synthetic.run(plans=(((107, 159), True),), late_rank=1, late_s=0.030, **FAST)
+    probe = synthetic.run(plans=(((9, 29, 159), True),), label="probe", **FAST)
+    wrapper = summarise([swapped(first, second), swapped(second, first), *probe])[0]
+    found = diagnose(wrapper.plans[0], wrapper.sizes_bytes)
+    assert found is not None and "(ranks alternate)" in found.text and "most often" not in found.text
+    plan = summary_dict(list(wrapper.traces))["wrappers"][0]["plans"][0]
+    assert (plan["segments"][0]["late_rank"], plan["segments"][0]["ranks_alternate"]) == (None, True)
+    console = Console(width=100, file=io.StringIO())
+    console.print(segment_table(plan))
+    assert "alternate" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_a_bound_by_communication_is_called_so() -> None:
     _, found = one((9, 19, 29, 39, 59, 79, 99, 119, 139, 159), size_bytes=2_500_000)
     assert found is not None and found.number is None and found.title == "Bound by communication"
@@ -104,13 +137,12 @@ def test_without_ready_times_the_suggestion_says_what_it_assumes() -> None:
 
 def test_without_gradients_the_direction_is_still_named() -> None:
     for plan, number in (((79, 159), 1), ((157, 159), 2), ((159,), 3)):
-        (wrapper,) = summarise(synthetic.run(plans=((plan, True),), **FAST))
-        found = diagnose(wrapper.plans[0], ())
+        found = diagnose(measured(plan, **FAST).plans[0], ())
         assert found is not None and found.number == number and found.plan is None
 
 
 def test_a_model_of_many_gradients_is_diagnosed_quickly() -> None:
-    _, found = one((1500, 2999), count=3000, size_bytes=4_000, steps_each=6)
+    _, found = one((1400, 2999), count=3000, size_bytes=4_000, steps_each=6, probe=False)
     assert found is not None and found.number in (1, 2, 3)
 
 
@@ -118,10 +150,34 @@ def test_no_suggestion_promises_less_exposed_time_than_the_lower_bound() -> None
     summary, found = one((79, 159), **FAST)
     assert found is not None and found.expected_exposed_s is not None
     raised = replace(summary, bound=replace(summary.bound, exposed_s=found.expected_exposed_s + 0.004))
-    (wrapper,) = summarise(synthetic.run(plans=(((79, 159), True),), **FAST))
-    again = diagnose(raised, wrapper.sizes_bytes)
+    again = diagnose(raised, measured((79, 159), **FAST).sizes_bytes)
     assert again is None or again.expected_exposed_s is None or again.expected_exposed_s >= found.expected_exposed_s + 0.004
     assert again is not None
+
+
+def test_one_message_size_predicts_nothing_and_advises_no_split() -> None:
+    for plan in ((79, 159), (159,)):
+        summary, found = one(plan, probe=False, **FAST)
+        assert found is None and summary.exposed_pct > 5
+        text = silence(summary)
+        assert text.startswith("Nothing to predict: one message size was seen")
+        assert "Expected" not in text and "no split is advised" in text
+
+
+def test_a_gain_below_the_noise_is_not_promised() -> None:
+    summary, found = one((79, 159), **FAST)
+    assert found is not None and found.expected_exposed_s is not None and found.plan is not None
+    assert summary.exposed_s.median - found.expected_exposed_s < 0.9 * summary.exposed_s.median
+    width = 0.9 * summary.exposed_s.median * len(summary.steps) ** 0.5 / 1.86
+    noisy = replace(summary.iteration_s, q3=summary.iteration_s.q1 + width)
+    again = diagnose(replace(summary, iteration_s=noisy), measured((79, 159), **FAST).sizes_bytes)
+    assert again is not None and again.plan is None and again.expected_exposed_s is None and "noise" in again.symptom
+
+
+def test_little_exposed_time_alarms_nobody() -> None:
+    summary, found = one((99, 135, 152, 159), late_rank=1, late_s=0.004, **FAST)
+    assert 2 < summary.exposed_pct < 5 and found is None
+    assert silence(summary).startswith("Little to gain") and "waiting" in silence(summary)
 
 
 def test_two_iterations_are_too_few_for_a_verdict() -> None:

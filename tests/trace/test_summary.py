@@ -8,7 +8,8 @@ import pytest
 
 from gradweave.model.cost import fit_affine
 from gradweave.model.schedule import lower_bound_end_s
-from gradweave.trace.ranks import clock_note, meetings
+from gradweave.trace.bound import bound_of
+from gradweave.trace.ranks import Meeting, clock_note, meetings, skew_by_segment
 from gradweave.trace.stats import spread
 from gradweave.trace.summary import summarise
 from tests.trace import synthetic
@@ -53,6 +54,22 @@ def test_the_late_rank_is_named_and_the_others_wait_for_it() -> None:
     assert skew.transfer_s.median == pytest.approx(synthetic.transfer_s(27_000_000), abs=1e-6)
 
 
+def alternating(late_steps_of_0: int, steps: int = 12) -> list[Meeting]:
+    """Meetings of one segment on two ranks: rank 0 comes 1 ms late, or rank 1 comes 5 ms late."""
+    return [
+        Meeting(step, 0, 100, late, 0.001 if late == 0 else 0.005, 0.002, {0: 0.0, 1: 0.001}, 0.0)
+        for step in range(steps)
+        for late in [0 if step < late_steps_of_0 else 1]
+    ]
+
+
+def test_a_rank_is_named_only_when_it_was_last_in_two_thirds_of_the_steps() -> None:
+    named, tossed = skew_by_segment(alternating(8))[0], skew_by_segment(alternating(7))[0]
+    assert (named.late_rank, named.late_steps, named.steps, named.ranks_alternate) == (0, 8, 12, False)
+    assert named.lateness_s is not None and named.lateness_s.median == pytest.approx(0.001), "its own lateness"
+    assert (tossed.late_rank, tossed.late_steps, tossed.ranks_alternate) == (None, 0, True)
+
+
 def test_nobody_is_late_when_all_come_together() -> None:
     (wrapper,) = summarise(synthetic.run())
     assert all(segment.skew is not None and segment.skew.late_rank is None for segment in wrapper.plans[0].segments)
@@ -84,13 +101,40 @@ def test_the_bound_is_the_certificate_of_the_machine() -> None:
     assert wrapper.plans[0].exposed_s.median >= bound.exposed_s  # type: ignore[operator]
 
 
+def test_wrappers_of_one_link_have_one_cost() -> None:
+    alone = summarise(synthetic.run(plans=(((79, 159), True),)))
+    assert alone[0].plans[0].bound.cost is None, "both segments have the same size"
+    two = synthetic.run(plans=(((79, 159), True),), label="a") + synthetic.run(plans=(((39, 59, 159), True),), label="b")
+    first, second = (wrapper.plans[0].bound for wrapper in summarise(two))
+    assert first.cost is not None and first.cost == second.cost and first.sizes == 4
+    apart = [replace(trace, group="other") if trace.label == "b" else trace for trace in two]
+    assert summarise(apart)[0].plans[0].bound.cost is None, "another group is another link"
+
+
+def test_a_measurement_below_the_bound_refutes_it() -> None:
+    (wrapper,) = summarise(synthetic.run(plans=(((19, 159), True),)))
+    plan, sizes = wrapper.plans[0], wrapper.sizes_bytes
+    assert plan.bound.exposed_s is not None
+    slow = [(size, 3 * seconds) for size, seconds in plan.samples]
+    refuted = bound_of(plan.reports, sizes, [*slow, (400_000, 0.030), (100_000, 0.029)])
+    assert refuted.exposed_s is None and "it does not fit here" in str(refuted.reason) and refuted.cost is not None
+    assert f"{plan.exposed_s.median * 1e3:.2f} ms were measured" in str(refuted.reason)
+
+
+def test_a_bound_is_called_an_estimate_and_two_sizes_too_few() -> None:
+    (two_sizes,) = summarise(synthetic.run())
+    assert two_sizes.plans[0].bound.basis == "an estimate: its cost is fitted to 2 message sizes, too few to check the fit"
+    (three_sizes,) = summarise(synthetic.run(plans=(((19, 69, 159), True),)))
+    assert three_sizes.plans[0].bound.basis == "an estimate: its cost is fitted to 3 message sizes"
+
+
 def test_a_bound_that_cannot_be_had_says_why() -> None:
     (one_size,) = summarise(synthetic.run(plans=(((79, 159), True),)))
-    assert one_size.plans[0].bound.exposed_s is None and "1 size were seen" in str(one_size.plans[0].bound.reason)
+    assert one_size.plans[0].bound.exposed_s is None and "one message size was seen" in str(one_size.plans[0].bound.reason)
     (no_ready,) = summarise(synthetic.run(with_ready=False))
     assert no_ready.plans[0].bound.exposed_s is None and "ready times" in str(no_ready.plans[0].bound.reason)
     (silent,) = summarise(synthetic.run(plans=(((), True),)))
-    assert silent.plans[0].segments == () and "0 sizes" in str(silent.plans[0].bound.reason)
+    assert silent.plans[0].segments == () and "no message was seen" in str(silent.plans[0].bound.reason)
 
 
 def test_one_slow_collective_does_not_move_the_fit() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gradweave.errors import ConfigError, GroupError, MismatchError
@@ -199,3 +201,21 @@ def test_everything_works_in_a_world_of_one_without_init() -> None:
     env = {"RANK": None, "WORLD_SIZE": None}
     (outcome,) = pool.fresh(1, alone, joins_group=False, env=env)
     assert outcome.value == [1, 3.0, 4.0, ["a"]], outcome
+
+
+def odd_group(rank: int, world_size: int, kind: str) -> str:
+    from gradweave import world
+    from gradweave.errors import ConfigError
+
+    given: Any = {"a generator": ("ours", (r for r in [0, 1])), "a long name": ("n" * 100_000, [0, 1])}[kind]
+    try:
+        world.new_group(*given)
+    except ConfigError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize(("kind", "words"), [("a generator", "ranks=<generator"), ("a long name", "of 100000 characters")])
+def test_what_is_no_list_or_no_name_is_refused_on_every_rank(kind: str, words: str) -> None:
+    for text in pool.run(2, odd_group, kind):
+        assert words in text and "Rule:" in text

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from gradweave.cli import demo, doctor, report, run, solve, tune
 from gradweave.cli.output import print_error, version
@@ -30,8 +30,28 @@ EPILOG = """[bold]Examples[/bold]
 """
 
 
+def _without_types_of_flags(params: list[Any]) -> list[Any]:
+    """Help shows a flag's type (`--json <bool>`) as if it took a value: an empty metavar leaves it out."""
+    for param in params:
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+    return params
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help shows flags without a value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Parameters as help shows them."""
+        return _without_types_of_flags(super().get_params(ctx))
+
+
 class Commands(TyperGroup):
     """The group of commands, which turns errors that users cause into one message and exit code 1."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Parameters as help shows them."""
+        return _without_types_of_flags(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -80,7 +100,7 @@ def _add(name: str, command: Callable[..., None], epilog: str, **settings: Any) 
     """Add a command; its docstring is the help, each paragraph as one line that wraps to the terminal's width."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.command(name=name, help=text, epilog=epilog, context_settings=settings)(command)
+    app.command(name=name, cls=PlainCommand, help=text, epilog=epilog, context_settings=settings)(command)
 
 
 _add("demo", demo.demo, demo.EPILOG)

@@ -1,7 +1,7 @@
 """What this machine has for distributed training, and what it lacks.
 
-Each check is one fact with a state: `ok`; `missing`, for something optional, with the way to get it; `failed`, for something
-that should work here and does not.
+Each check is one fact with a state: `ok`; `missing`, for something optional, with the way to get it; `unneeded`, for what
+serves devices that this machine does not have; `failed`, for something that should work here and does not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gradweave.cli.loopback import measure_loopback
 from gradweave.cli.output import version
 from gradweave.errors import CollectiveError
 
-State = Literal["ok", "missing", "failed"]
+State = Literal["ok", "missing", "failed", "unneeded"]
 TESTED = "tested with CPython 3.11 and torch 2.13"
 # module, distribution, what it is for
 OPTIONAL = (
@@ -34,7 +34,7 @@ OPTIONAL = (
 
 @dataclass(frozen=True)
 class Check:
-    """One fact: its area, name, state, detail, and the way out when it is not `ok`."""
+    """One fact: its area, name, state, detail, and the way out when it is missing or failed."""
 
     area: str
     name: str
@@ -72,21 +72,33 @@ def _torch_checks() -> Iterator[Check]:
         return
     yield Check("software", "torch", "ok", torch.__version__)
     available = dist.is_available()
-    for name, is_there, purpose in (
-        ("gloo", available and dist.is_gloo_available(), "CPU"),
-        ("nccl", available and dist.is_nccl_available(), "CUDA devices"),
-        ("hccl", importlib.util.find_spec("torch_npu") is not None, "Ascend devices"),
-    ):
-        fix = "" if is_there else f"install a torch build with {name} if this machine has the devices"
-        yield Check("backends", name, "ok" if is_there else "missing", f"for {purpose}", fix)
+    yield _backend("gloo", available and dist.is_gloo_available(), "CPU", True)
+    yield _backend("nccl", available and dist.is_nccl_available(), "CUDA devices", has_device("nvidia"))
+    yield _backend("hccl", importlib.util.find_spec("torch_npu") is not None, "Ascend devices", has_device("davinci"))
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
     yield Check("machine", "devices", "ok", f"{count} CUDA: {names}" if count else "CPU only")
 
 
+def has_device(driver: str, folder: Path = Path("/dev")) -> bool:
+    """Whether the driver of an accelerator shows a device here: `nvidia` or `davinci` (Ascend), followed by a number."""
+    return any(folder.glob(f"{driver}[0-9]*"))
+
+
+def _backend(name: str, is_there: bool, devices: str, is_needed: bool) -> Check:
+    if is_there:
+        return Check("backends", name, "ok", f"for {devices}")
+    if not is_needed:
+        return Check("backends", name, "unneeded", f"for {devices}, of which there are none")
+    return Check("backends", name, "missing", f"for {devices}", f"install a torch build with {name}")
+
+
 def _optional_packages() -> Iterator[Check]:
     for module, distribution, purpose, fix in OPTIONAL:
         if importlib.util.find_spec(module) is None:
+            if module == "torch_npu" and not has_device("davinci"):
+                yield Check("optional packages", distribution, "unneeded", f"for {purpose}, of which there are none")
+                continue
             yield Check("optional packages", distribution, "missing", f"for {purpose}", fix)
             continue
         try:

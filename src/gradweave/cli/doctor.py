@@ -17,7 +17,12 @@ EPILOG = """[bold]Examples[/bold]
   gradweave doctor --quick
   gradweave doctor --json | jq '.checks[] | select(.state != "ok")'
 """
-_MARKS = {"ok": "[green]ok[/]", "missing": "[yellow]missing[/]", "failed": "[bold red]failed[/]"}
+_MARKS = {
+    "ok": "[green]ok[/]",
+    "missing": "[yellow]missing[/]",
+    "failed": "[bold red]failed[/]",
+    "unneeded": "[dim]not needed here[/]",
+}
 
 
 def doctor(
@@ -29,7 +34,10 @@ def doctor(
     Ends with exit code 1 when something that should work here fails; what is missing is listed with the way to get it.
     """
     checks: list[Check] = []
-    with stderr_console().status("looking at this machine") as status:
+    console = stderr_console()
+    if not console.is_terminal:  # a terminal shows the spinner
+        console.print(f"looking at this machine{'' if quick else '; measuring takes about ten seconds'}", soft_wrap=True)
+    with console.status("looking at this machine") as status:
         for check in all_checks(loopback=not quick):
             checks.append(check)
             status.update(f"checked {check.name}; measuring takes a few seconds")

@@ -9,7 +9,7 @@ import typer
 
 from gradweave.cli.output import print_json, stderr_console, stdout_console
 from gradweave.model import Trace
-from gradweave.trace.files import load_dir
+from gradweave.trace.files import file_to_write, load_dir
 
 EPILOG = """[bold]Examples[/bold]
 
@@ -29,7 +29,13 @@ def report(
         typer.Option("--chrome", metavar="FILE", help="Write a file for chrome://tracing and Perfetto.", show_default=False),
     ] = None,
     tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", metavar="DIR", help="Write scalars for TensorBoard.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--tensorboard",
+            metavar="DIR",
+            help="Write scalars for TensorBoard (needs the package tensorboard).",
+            show_default=False,
+        ),
     ] = None,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Iterations shown for each plan.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print the analysis as JSON instead of tables.")] = False,
@@ -39,8 +45,13 @@ def report(
     Prints the iteration trace, the segments, the bound and the suggested change; writes the files that are asked for. Needs
     neither torch nor the machine that trained.
     """
-    from gradweave.trace.reports import print_report, summary_dict
+    from gradweave.trace.reports import print_report, require_tensorboard, summary_dict
 
+    if tensorboard is not None:
+        require_tensorboard()
+    for path in (output, chrome):
+        if path is not None:
+            file_to_write(path)
     with stderr_console().status(f"reading {trace_dir}"):
         traces = load_dir(trace_dir)
         written = _write(traces, output, chrome, tensorboard)

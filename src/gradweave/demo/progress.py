@@ -76,10 +76,15 @@ class Progress:
 
         return advance
 
-    def table(self, traces: Sequence[Trace]) -> None:
-        """Print the iteration trace of a phase, its segments and the suggested change."""
+    def table(self, traces: Sequence[Trace], label: str) -> None:
+        """Print the iteration trace of a phase, its segments and the suggested change.
+
+        Args:
+            traces: of all phases so far: the cost of a message is fitted to all of them.
+            label: the phase to print.
+        """
         if self.enabled:
-            print_report(traces, self.console, rows=TABLE_ITERATIONS)
+            print_report(traces, self.console, rows=TABLE_ITERATIONS, only=label)
 
 
 def _state(loss: float, tokens_per_s: float) -> str:

@@ -119,7 +119,7 @@ def show_iterations(optimizer: gw.DistributedOptimizer, folder: Path, label: str
     optimizer.recorder.clear()
     gw.barrier()
     if gw.rank() == 0:
-        progress.table([trace for trace in load_dir(folder) if trace.label == label])
+        progress.table(load_dir(folder), label)
 
 
 def calibrate(

@@ -186,6 +186,8 @@ class DistributedDataParallel(Module, Joinable):
         if self._attached is None and not torch.is_grad_enabled():
             return self.module(*inputs, **kwargs)  # a copy that only evaluates joins no group
         if self._engine.closed:
+            if self._engine.world_left and torch.is_grad_enabled():
+                self._engine.check_open()
             return self.module(*inputs, **kwargs)
         with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
             training = torch.is_grad_enabled()
@@ -208,6 +210,7 @@ class DistributedDataParallel(Module, Joinable):
         engine.sync_enabled = self.require_backward_grad_sync
         self._check_frozen()
         if self.require_backward_grad_sync:
+            self._check_ended()
             self._close_iteration()
             self._check_finished()
             self.logger.sample()
@@ -224,6 +227,16 @@ class DistributedDataParallel(Module, Joinable):
                 fix="close() this wrapper and wrap the module again, on all ranks",
                 rank=self._engine.group.ranks[self._engine.rank],
             )
+
+    def _check_ended(self) -> None:
+        """A backward that raised left this rank's gradients incomplete: the others wait for them, or have others."""
+        if self._engine.tracker.unended:
+            self._engine.broken = self._engine.error(
+                "the backward before this forward did not end: it raised",
+                rule="a reduction that has begun is finished by all ranks",
+                fix="restart from the last checkpoint; to skip a bad batch, let all ranks skip it before backward",
+            )
+            raise self._engine.broken
 
     def _check_finished(self) -> None:
         """DDP's error for parameters without gradient, raised where DDP raises it: in the forward that follows."""

@@ -297,11 +297,13 @@ class DistributedOptimizer(Facade):
         if self._engine is None and self._is_copy and torch.distributed.is_initialized():
             self._is_copy = False
             self._attach(broadcast_parameters=False)
-        if self._engine is None or self._engine.closed:
+        if self._engine is not None:
+            self._engine.check_open()
+        if self._engine is None:
             raise StateError(
-                "this DistributedOptimizer is closed, its world was left, or it was unpickled where its group does not exist",
+                "this DistributedOptimizer is closed, or was unpickled where its group does not exist",
                 rule="it needs its process group",
-                fix="call gw.init() and refresh(), or wrap the optimizer again",
+                fix="call gw.init() and wrap the optimizer again",
             )
         return self._engine
 

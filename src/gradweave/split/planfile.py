@@ -51,6 +51,8 @@ def write_plan(path: str | os.PathLike[str], plan: Plan) -> None:
     Raises:
         PlanFileError: a field is malformed, or the file cannot be written.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise PlanFileError(f"path={path!r}", rule="a plan is written to a file's path", fix='for example "plan.json"')
     target = Path(path)
     check_fields(plan.to_dict(), str(target))
     text = json.dumps(plan.to_dict(), indent=1) + "\n"

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from gradweave.errors import GroupError
 from gradweave.model import Segment
 from gradweave.split.strategy import SplitStrategy
+from gradweave.world import names
 
 logger = logging.getLogger("gradweave.split")
 
@@ -82,5 +84,15 @@ def result_line(group: str, segments: Sequence[Segment], strategy: SplitStrategy
 
 
 def log_result(group: str, segments: Sequence[Segment], strategy: SplitStrategy | None = None) -> None:
-    """Log the segment result at level INFO of the logger `gradweave.split`."""
-    logger.info("%s", result_line(group, segments, strategy))
+    """Log the segment result at level INFO of the logger `gradweave.split`, on the first rank of the group only."""
+    if _logs_here(group):
+        logger.info("%s", result_line(group, segments, strategy))
+
+
+def _logs_here(group: str) -> bool:
+    """Whether this rank is the group's first. A group that the table does not know is logged by all of its members."""
+    try:
+        ranks = names.lookup(group).ranks
+    except GroupError:
+        return True
+    return names.my_rank() == min(ranks, default=0)

@@ -61,6 +61,11 @@ class BackwardTracker:
         self.blind = False
         self._outer = self._highest = -1
 
+    @property
+    def unended(self) -> bool:
+        """Whether a backward pass that was announced or begun has not ended: outside of backward, it raised."""
+        return self._outer != -1 and not in_backward()
+
     def watch(self, outputs: Iterable[Tensor]) -> None:
         """Let the gradients of a forward's outputs announce the backward; holds the tracker weakly."""
         ref = weakref.ref(self)

@@ -47,8 +47,12 @@ _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 @atexit.register
 @names.on_reset
 def _close_all() -> None:
-    with contextlib.ExitStack() as stack:  # one that raises does not keep the others
+    """The world is left, or the program ends; one engine that raises does not keep the others."""
+    if names.is_forked_child():
+        return
+    with contextlib.ExitStack() as stack:
         for engine in list(_live):
+            engine.world_left = engine.world_left or not engine.closed
             stack.callback(engine.close)
 
 
@@ -111,7 +115,7 @@ class Engine:
         self.broken: Exception | None = None
         self.live_size: int | None = None
         self.incomplete: list[str] = []
-        self.shadow = self.closed = self.tuning_pauses = False
+        self.shadow = self.closed = self.world_left = self.tuning_pauses = False
         self.late_words: Any = None
         self.sent_plan: tuple[int, ...] = ()
         self.launching = self.dividing = self.divides_now = self._syncing = False
@@ -136,6 +140,7 @@ class Engine:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments in force; before the first step, those that reverse registration order would give."""
+        self.check_open()
         if self.layout is not None:
             return self.layout.segments
         return settle.provisional_segments(self)
@@ -239,8 +244,7 @@ class Engine:
 
     def save_plan(self, path: str | os.PathLike[str], note: str) -> None:
         """Write the plan in force to a plan file."""
-        if self.closed:
-            raise self.error("it is closed", rule="a plan is of a wrapper in use", fix="save the plan before close()")
+        self.check_open()
         if self.layout is None:
             raise self.error(
                 "no step was made",
@@ -248,6 +252,14 @@ class Engine:
                 fix="save the plan after the first step",
             )
         build.save_plan_in_force(self, self.layout, path, note)
+
+    def check_open(self) -> None:
+        """Raise StateError when the wrapper was closed, or its world was left."""
+        if self.closed:
+            how = "the world was left (shutdown)" if self.world_left else "it was closed"
+            raise self.error(
+                f"{how}; gradients travel no more", "a wrapper works as long as its world", "call gw.init() and wrap again"
+            )
 
     def close(self) -> None:
         """Take the hooks off and end the communicator; the parameters are plain again. A second call does nothing."""

@@ -33,6 +33,26 @@ def file_name(rank: int, label: str) -> str:
     return f"gradweave-rank{rank:05d}-{re.sub(r'[^A-Za-z0-9._-]+', '_', label)[:100] or 'trace'}.json"
 
 
+def file_to_write(path: str | Path) -> Path:
+    """The path as a file that can be written: what names a folder is refused before anything is computed.
+
+    Raises:
+        TraceError: the path is empty or a folder.
+
+    Example:
+        >>> file_to_write("runs/report.html").name
+        'report.html'
+    """
+    target = Path(path)
+    if not target.name or target.is_dir():
+        raise TraceError(
+            f"cannot write {str(path)!r}: it is a folder" if str(path) else "cannot write a file without a name",
+            rule="the path names a file",
+            fix=f"add a name, such as {target / 'report.html'}",
+        )
+    return target
+
+
 def save_trace(trace: Trace, path: str | Path) -> Path:
     """Write a trace, atomically; missing folders are made.
 
@@ -43,7 +63,7 @@ def save_trace(trace: Trace, path: str | Path) -> Path:
     Raises:
         TraceError: the place cannot be written.
     """
-    path = Path(path)
+    path = file_to_write(path)
     text = json.dumps(encode(trace), separators=(",", ":"), allow_nan=False).encode()
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -104,15 +124,20 @@ def load_dir(path: str | Path) -> list[Trace]:
     if folder.is_file():
         return [load_trace(folder)]
     if not folder.is_dir():
-        raise TraceError(f"there is no folder {folder}", fix="give the folder that GRADWEAVE_TRACE_DIR or save() named")
+        raise TraceError(f"there is no folder {folder}", fix=_record(folder))
     files = sorted([*folder.glob(PATTERN), *folder.glob(PATTERN + ".gz")])
     if not files:
-        raise TraceError(
-            f"{folder} holds no trace", rule=f"traces are called {PATTERN}", fix="run with GRADWEAVE_TRACE_DIR set to it"
-        )
+        raise TraceError(f"{folder} holds no trace", rule=f"traces are called {PATTERN}", fix=_record(folder))
     traces = _without_doubles([(file, load_trace(file)) for file in files])
     _check_one_run(folder, traces)
     return traces
+
+
+def _record(folder: Path) -> str:
+    return (
+        f"make traces first: gradweave run --trace {folder} train.py (with torchrun: GRADWEAVE_TRACE_DIR={folder}); "
+        "or give the folder that holds them"
+    )
 
 
 def _check_one_run(folder: Path, traces: Sequence[Trace]) -> None:

@@ -13,6 +13,8 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradweave.world import names
+
 if TYPE_CHECKING:
     from gradweave.trace.recorder import Recorder
 
@@ -81,7 +83,7 @@ def reset() -> None:
 
 def _save_quietly(path: Path) -> None:
     """At exit there is no caller to catch an error, and it must not change the exit status of a training that succeeded."""
-    if path not in _directories:
+    if path not in _directories or names.is_forked_child():
         return
     try:
         save_all(path)

@@ -3,6 +3,7 @@
 A collective cannot end before its last participant starts. Of its duration on a rank, the shortest over the ranks is the
 *transfer* (the last to come does not wait), the rest is *wait*; the rank with the latest start is the *late* one. Clocks are
 put on one axis with each trace's `epoch_offset_s`; where they disagree, who was late is not known, transfer and wait still are.
+A rank is named for a segment when it was last in two thirds of the steps or more; below that, ranks alternate.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gradweave.trace.stats import Spread, spread
 
 CLOCK_TOLERANCE_S = 0.5e-3
 LATE_FLOOR_S = 50e-6
+_NAMED_SHARE = 2 / 3
 
 
 class _Times(NamedTuple):
@@ -42,11 +44,21 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSkew:
-    """One segment over the steps: the rank that was late most often, and how long the others waited."""
+    """One segment over the steps: the rank that was late, and how long the others waited.
+
+    Attributes:
+        late_rank: the rank that was last in at least two thirds of the steps; None when there is none.
+        late_steps: steps in which it was last, of `steps` in all.
+        ranks_alternate: whether some rank was late in two thirds of the steps, but no one rank was.
+        lateness_s: how late `late_rank` was where it was last; without it, how late the last one was.
+        transfer_s: the shortest time over the ranks.
+        wait_s: the longest wait over the ranks.
+    """
 
     late_rank: int | None
     late_steps: int
     steps: int
+    ranks_alternate: bool
     lateness_s: Spread | None
     transfer_s: Spread | None
     wait_s: Spread | None
@@ -95,16 +107,33 @@ def skew_by_segment(found: Sequence[Meeting]) -> dict[int, SegmentSkew]:
 
 def _skew(members: Sequence[Meeting]) -> SegmentSkew:
     known = [meeting for meeting in members if meeting.late_rank is not None]
-    counts = Counter(meeting.late_rank for meeting in known)
-    late, late_steps = min(counts.items(), key=lambda item: (-item[1], item[0] or 0)) if counts else (None, 0)
+    counts = Counter(meeting.late_rank for meeting in known if meeting.late_rank is not None)
+    late = named_rank(counts, len(members))
+    sane = [meeting for meeting in members if meeting.clock_error_s <= CLOCK_TOLERANCE_S]
     return SegmentSkew(
         late_rank=late,
-        late_steps=late_steps,
+        late_steps=counts[late] if late is not None else 0,
         steps=len(members),
-        lateness_s=spread(meeting.lateness_s for meeting in members if meeting.clock_error_s <= CLOCK_TOLERANCE_S),
+        ranks_alternate=late is None and len(known) >= _NAMED_SHARE * len(members),
+        lateness_s=spread(meeting.lateness_s for meeting in sane if late is None or meeting.late_rank == late),
         transfer_s=spread(meeting.transfer_s for meeting in members),
         wait_s=spread(max(meeting.wait_s.values()) for meeting in members),
     )
+
+
+def named_rank(late_steps: Mapping[int, int], steps: int) -> int | None:
+    """The rank that was last in at least two thirds of the steps, if there is one: less is near to a coin's toss.
+
+    Args:
+        late_steps: by rank, the number of steps in which it was last.
+        steps: number of steps in all.
+
+    Example:
+        >>> named_rank({0: 27, 1: 28}, 55), named_rank({0: 10, 1: 45}, 55)
+        (None, 1)
+    """
+    most = max(sorted(late_steps), key=lambda rank: late_steps[rank], default=None)
+    return most if most is not None and late_steps[most] >= _NAMED_SHARE * steps else None
 
 
 def clock_note(found: Sequence[Meeting]) -> str | None:

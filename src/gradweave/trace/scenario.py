@@ -7,22 +7,26 @@
 The two rules behind them: hide the first all-reduces within forward and backward; keep the last as short as possible. Every
 single move of one boundary is tried on the interpolation of `whatif`; the best one's direction names the scenario, if it takes
 away a quarter of the exposed time or more segments do not gain more. Serial communication comes first: no split helps it.
+Without a cost, or where the expected gain is below the noise, nothing is predicted and no split is advised.
 Source: "Adjusting Gradient Splitting Strategy", generalised to any number of segments.
 """
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradweave.trace.moves import grown, places, shifts
+from gradweave.trace.ranks import named_rank
+from gradweave.trace.stats import uncertainty
 from gradweave.trace.summary import PlanSummary
 from gradweave.trace.whatif import Setting, setting_of
 from gradweave.trace.words import ms, pct, plan_text
 
 _FEWEST_STEPS = 3
 NOISE_SHARE = 0.02
+LITTLE_SHARE = 0.05
 _MIN_GAIN_SHARE = 0.01
 _WORTH_SHARE = 0.25
 _MOST_NAMED = 6
@@ -51,15 +55,12 @@ class Scenario:
 
 
 def noise_s(summary: PlanSummary) -> float:
-    """Exposed time below this is not worth a change: 2 % of the iteration, or what its median is uncertain by.
-
-    The median of n values is known to about two standard errors, 1.86 iqr / sqrt(n) for values that are near to normal.
-    """
+    """Exposed time below this is not worth a change: 2 % of the iteration, or what its median is uncertain by."""
     return max(NOISE_SHARE * summary.iteration_s.median, _uncertainty_s(summary))
 
 
 def _uncertainty_s(summary: PlanSummary) -> float:
-    return 1.86 * summary.iteration_s.iqr / math.sqrt(len(summary.steps))
+    return uncertainty(summary.iteration_s, len(summary.steps))
 
 
 def diagnose(summary: PlanSummary, sizes_bytes: Sequence[int]) -> Scenario | None:
@@ -70,20 +71,25 @@ def diagnose(summary: PlanSummary, sizes_bytes: Sequence[int]) -> Scenario | Non
         sizes_bytes: bytes of each gradient in index order.
 
     Returns:
-        None when there is nothing to say: no communication, fewer than 3 iterations, or exposed time below the noise
-        (`silence` says which).
+        None when there is nothing to say: no communication, fewer than 3 iterations, exposed time below the noise, no cost to
+        predict with, or little exposed and no split that helps (`silence` says which).
     """
     if not summary.segments or len(summary.steps) < _FEWEST_STEPS or summary.exposed_s.median < noise_s(summary):
         return None
     setting = _setting(summary, sizes_bytes)
     found = _serial(summary, setting)
-    if found is None:
+    if found is None and summary.bound.cost is not None:
         found = _by_symptom(summary) if setting is None else _best_move(summary, setting)
     waiting = _waiting(summary)
+    helpless = found is None or found.title == _BOUND
+    if helpless and summary.exposed_pct < 100 * LITTLE_SHARE:
+        return None
     if waiting is None:
         return found
-    told = replace(found, symptom=f"{found.symptom} {waiting}")
-    return replace(told, title=_LATE, advice=_BALANCE) if found.title == _BOUND else told
+    if helpless:
+        symptom = f"{ms(summary.exposed_s.median)} are exposed." if found is None else found.symptom
+        return Scenario(None, _LATE, f"{symptom} {waiting}", _BALANCE)
+    return found and replace(found, symptom=f"{found.symptom} {waiting}")
 
 
 def silence(summary: PlanSummary) -> str:
@@ -95,8 +101,20 @@ def silence(summary: PlanSummary) -> str:
         return f"Nothing to gain: {ms(exposed)} of communication are exposed, {pct(summary.exposed_pct)} of the step."
     if len(summary.steps) < _FEWEST_STEPS:
         return f"Too few iterations to tell: {len(summary.steps)}, where {_FEWEST_STEPS} are needed."
+    if exposed >= _uncertainty_s(summary):
+        return _little(summary)
     error = ms(_uncertainty_s(summary))
     return f"Too noisy to tell: {ms(exposed)} are exposed, but the median step time is known to within {error} only."
+
+
+def _little(summary: PlanSummary) -> str:
+    """Exposed time above the noise, and no change to advise."""
+    if summary.bound.cost is None:
+        more = " A few steps with another split would measure a second one." if summary.bound.sizes == 1 else ""
+        return f"Nothing to predict: {summary.bound.reason}; no split is advised.{more}"
+    exposed, waiting = f"{ms(summary.exposed_s.median)} are exposed", _waiting(summary)
+    why = f", {pct(summary.exposed_pct)} of the step, and no other split is expected to gain more than the noise."
+    return f"Little to gain: {exposed}{why}" + ("" if waiting is None else f" {waiting}")
 
 
 def _waiting(summary: PlanSummary) -> str | None:
@@ -105,8 +123,13 @@ def _waiting(summary: PlanSummary) -> str | None:
     wait = sum(skew.wait_s.median for skew in skews if skew.wait_s is not None)
     if wait < _WAITING_SHARE * summary.exposed_s.median:
         return None
-    late = [skew.late_rank for skew in skews for _ in range(skew.late_steps) if skew.late_rank is not None]
-    who = f" (most often rank {max(sorted(set(late)), key=late.count)})" if late else ""
+    late: Counter[int] = Counter()
+    for skew in skews:
+        if skew.late_rank is not None:
+            late[skew.late_rank] += skew.late_steps
+    named = named_rank(late, sum(skew.steps for skew in skews))
+    some = late or any(skew.ranks_alternate for skew in skews)
+    who = f" (most often rank {named})" if named is not None else " (ranks alternate)" if some else ""
     return f"Up to {ms(wait)} of all-reduce time is waiting for the last rank to come{who}, which no split shortens."
 
 
@@ -125,7 +148,8 @@ def _serial(summary: PlanSummary, setting: Setting | None) -> Scenario | None:
     if summary.overlap:
         fix = "Overlap is on, but no gradient is announced before backward ends: compile the model per block, not as a whole."
         return Scenario(None, "Communication in serial although overlap is on", symptom, fix)
-    expected = None if setting is None else _at_least_the_bound(summary, setting.exposed_s(summary.plan))
+    can_tell = setting is not None and summary.bound.cost is not None
+    expected = None if setting is None or not can_tell else _at_least_the_bound(summary, setting.exposed_s(summary.plan))
     advice = "Let them proceed in parallel: overlap=True." + ("" if expected is None else _expectation(summary, expected))
     return Scenario(None, "Communication and computation proceed in serial", symptom, advice, None, expected)
 
@@ -149,14 +173,14 @@ _TITLES = {
 
 
 def _best_move(summary: PlanSummary, setting: Setting) -> Scenario:
-    base, step = setting.exposed_s(summary.plan), summary.iteration_s.median
+    base, exposed, noise = setting.exposed_s(summary.plan), summary.exposed_s.median, noise_s(summary)
     moved = min(shifts(summary.plan, places(setting)), key=setting.exposed_s, default=summary.plan)
-    added = grown(summary.plan, setting, _MIN_GAIN_SHARE * step)
+    added = grown(summary.plan, setting, _MIN_GAIN_SHARE * summary.iteration_s.median)
     gain_moved, gain_added = base - setting.exposed_s(moved), base - setting.exposed_s(added)
-    if max(gain_moved, gain_added) < _MIN_GAIN_SHARE * step:
+    if exposed - _at_least_the_bound(summary, exposed - max(gain_moved, gain_added)) < noise:
         return _bound_by_communication(summary)
-    more = gain_added > gain_moved + NOISE_SHARE * step
-    if gain_moved < _MIN_GAIN_SHARE * step or (more and gain_moved < _WORTH_SHARE * summary.exposed_s.median):
+    more = gain_added > gain_moved + noise
+    if gain_moved < noise or (more and gain_moved < _WORTH_SHARE * exposed):
         symptom, advice = _symptom_three(summary), _advice_added(summary.plan, added, setting)
         return _scenario(3, symptom, advice, added, summary, base - gain_added, base, setting)
     place = next(k for k, (old, new) in enumerate(zip(summary.plan, moved, strict=True)) if old != new)
@@ -243,7 +267,7 @@ def _of_fpbp(at_s: float, summary: PlanSummary) -> str:
 
 
 def _bound_by_communication(summary: PlanSummary) -> Scenario:
-    bound = summary.bound.exposed_s
-    symptom = f"{ms(summary.exposed_s.median)} are exposed; neither moving a split point nor adding segments takes much away"
-    symptom += "." if bound is None else f"; the lower bound for any split is {ms(bound)}."
+    bound, noise = summary.bound.exposed_s, ms(noise_s(summary))
+    symptom = f"{ms(summary.exposed_s.median)} are exposed; no other split is expected to gain more than the noise, {noise}"
+    symptom += "." if bound is None else f"; the lower bound for any split is estimated at {ms(bound)}."
     return Scenario(None, _BOUND, symptom, "Send less (half precision, fewer reductions) or use a faster link.")

@@ -5,6 +5,7 @@ Training has outliers (page faults, a neighbour's job), so means and standard de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -22,6 +23,22 @@ class Spread:
     def iqr(self) -> float:
         """Distance between the quartiles."""
         return self.q3 - self.q1
+
+
+def uncertainty(found: Spread, independent: int) -> float:
+    """What the median is uncertain by, in the values' unit: two standard errors for values that are near to normal.
+
+        1.86 iqr / sqrt(n)
+
+    Args:
+        found: the spread of the values.
+        independent: how many of them are independent (steps, where ranks of one step go together).
+
+    Example:
+        >>> uncertainty(Spread(10.0, 9.0, 11.0, 16), 16)
+        0.93
+    """
+    return 1.86 * found.iqr / math.sqrt(independent)
 
 
 def quantile(ordered: list[float], share: float) -> float:

@@ -2,7 +2,9 @@
 
 Iterations are grouped by their plan (and whether communication overlaps), because a median over two plans describes neither.
 Steps 0 and 1 are left out of every figure (compilation, allocation, and an order of gradients that is not fixed yet) unless
-there is nothing else. Figures of a plan pool all ranks; who was late comes from comparing them.
+there is nothing else; so is a plan of one step where another plan has more: that step was the change from one plan to the next.
+Figures of a plan pool all ranks; who was late comes from comparing them. The cost of a message is fitted
+to the messages of all wrappers that share ranks, group and backend: one link has one cost.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from gradweave.trace.ranks import Meeting, SegmentSkew, clock_note, meetings, sk
 from gradweave.trace.stats import Spread, median, spread
 
 WARM_UP_STEPS = 2
+Sample = tuple[int, float]
+Link = tuple[tuple[int, ...], str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class PlanSummary:
     exposed_s: Spread
     segments: tuple[SegmentSummary, ...]
     bound: Bound
-    samples: tuple[tuple[int, float], ...]
+    samples: tuple[Sample, ...]
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -112,7 +116,11 @@ def summarise(traces: Sequence[Trace]) -> list[WrapperSummary]:
     for trace in sorted(traces, key=lambda trace: trace.rank):
         if trace.iterations:
             by_label[trace.label].append(trace)
-    return [_wrapper(label, members) for label, members in sorted(by_label.items())]
+    measured = [_measure(label, members) for label, members in sorted(by_label.items())]
+    pools: dict[Link, list[Sample]] = defaultdict(list)
+    for each in measured:
+        pools[each.link] += each.samples
+    return [_wrapper(each, pools[each.link]) for each in measured]
 
 
 def plan_key(report: IterationReport) -> tuple[tuple[int, ...], bool]:
@@ -120,23 +128,48 @@ def plan_key(report: IterationReport) -> tuple[tuple[int, ...], bool]:
     return report.iteration.plan, report.iteration.overlap
 
 
-def _wrapper(label: str, traces: Sequence[Trace]) -> WrapperSummary:
-    reports = [report for trace in traces for report in analyse(trace)]
-    counted = [report for report in reports if report.step >= WARM_UP_STEPS] or reports
-    offsets = {trace.rank: trace.epoch_offset_s for trace in traces}
-    found = meetings(counted, offsets)
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One wrapper before its plans are judged: what counts, what ranks met in, and the times of its messages."""
+
+    label: str
+    traces: tuple[Trace, ...]
+    reports: tuple[IterationReport, ...]
+    counted: tuple[IterationReport, ...]
+    found: tuple[Meeting, ...]
+    samples: tuple[Sample, ...]
+
+    @property
+    def link(self) -> Link:
+        """Wrappers with equal ranks, group and backend send over the same link: their messages have one cost."""
+        return tuple(trace.rank for trace in self.traces), self.traces[0].group, self.traces[0].backend
+
+
+def _measure(label: str, traces: Sequence[Trace]) -> _Measured:
+    reports = tuple(report for trace in traces for report in analyse(trace))
+    counted = tuple(report for report in reports if report.step >= WARM_UP_STEPS) or reports
+    found = tuple(meetings(counted, {trace.rank: trace.epoch_offset_s for trace in traces}))
+    return _Measured(label, tuple(traces), reports, counted, found, tuple(_samples(counted, found)))
+
+
+def _wrapper(measured: _Measured, samples: Sequence[Sample]) -> WrapperSummary:
+    label, found = measured.label, measured.found
     groups: dict[tuple[tuple[int, ...], bool], list[IterationReport]] = defaultdict(list)
-    for report in sorted(counted, key=lambda report: (report.step, report.rank)):
+    for report in sorted(measured.counted, key=lambda report: (report.step, report.rank)):
         groups[plan_key(report)].append(report)
-    sizes = tuple(info.size_bytes for info in traces[0].gradients)
-    samples = _samples(counted, found)
-    plans = tuple(_plan(members, found, sizes, samples) for members in groups.values())
+    sizes = tuple(info.size_bytes for info in measured.traces[0].gradients)
+    plans = tuple(_plan(members, found, sizes, samples) for members in _lasting(list(groups.values())))
     clocks = clock_note(found)
-    return WrapperSummary(label, tuple(traces), tuple(reports), plans, (f"{label}: {clocks}",) if clocks else ())
+    return WrapperSummary(label, measured.traces, measured.reports, plans, (f"{label}: {clocks}",) if clocks else ())
+
+
+def _lasting(groups: list[list[IterationReport]]) -> list[list[IterationReport]]:
+    """Without the groups of a single step, which a change of plan leaves behind, unless there is nothing else."""
+    return [group for group in groups if len({report.step for report in group}) > 1] or groups
 
 
 def _plan(
-    reports: Sequence[IterationReport], found: Sequence[Meeting], sizes: Sequence[int], samples: Sequence[tuple[int, float]]
+    reports: Sequence[IterationReport], found: Sequence[Meeting], sizes: Sequence[int], samples: Sequence[Sample]
 ) -> PlanSummary:
     steps = {report.step for report in reports}
     skew = skew_by_segment([meeting for meeting in found if meeting.step in steps])
@@ -208,7 +241,7 @@ def _segment(
     )
 
 
-def _samples(reports: Sequence[IterationReport], found: Sequence[Meeting]) -> list[tuple[int, float]]:
+def _samples(reports: Sequence[IterationReport], found: Sequence[Meeting]) -> list[Sample]:
     """(bytes, s) of messages: transfers where several ranks met, durations where one rank is known."""
     if found:
         return [(meeting.size_bytes, meeting.transfer_s) for meeting in found]

@@ -7,9 +7,9 @@ that was never used and tells the others through the parent group.
 
     name = broadcast(uuid, parent);  group = ProcessGroup(PrefixStore(name, default store), rank, size)
 
-Cost: one object exchange on the parent group, then one connection between each pair of members (Gloo) or a communicator of
-buffers on the device (NCCL). Cannot be combined with a default NCCL group bound to a `device_id` unless all ranks are members,
-because torch then splits communicators, which is collective over the world.
+Cost: one object exchange on the parent group and a barrier on the new one, then one connection between each pair of members
+(Gloo) or a communicator of buffers on the device (NCCL). Cannot be combined with a default NCCL group bound to a `device_id`
+unless all ranks are members, because torch then splits communicators, which is collective over the world.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed import distributed_c10d as c10d
 
 from gradweave.world import names
+from gradweave.world.failures import reported
 
 _made: list[ProcessGroup] = []
 _controls: dict[ProcessGroup, ProcessGroup] = {}
@@ -46,27 +47,32 @@ def create(ranks: tuple[int, ...], name: str, *, backend: str | None = None, tim
     default = c10d._get_default_group()
     store = c10d._get_default_store()
     chosen = c10d.Backend(backend or backend_of(default))
-    group, _ = c10d._new_process_group_helper(
-        len(ranks),
-        ranks.index(default.rank()),
-        list(ranks),
-        chosen,
-        store,
-        c10d.GroupName(name),
-        timeout=timeout or c10d._get_default_timeout(chosen),
-        device_id=default.bound_device_id,
-        group_desc=name.rpartition(":")[0],
-    )
-    c10d._world.pg_group_ranks[group] = {member: peer for peer, member in enumerate(ranks)}
-    _made.append(cast(ProcessGroup, group))
-    _in_memory.add(_made[-1])
+    label = name.rpartition(":")[0]
+    with reported(f"making the communicator {label}", f"{list(ranks)}", default):
+        group, _ = c10d._new_process_group_helper(
+            len(ranks),
+            ranks.index(default.rank()),
+            list(ranks),
+            chosen,
+            store,
+            c10d.GroupName(name),
+            timeout=timeout or c10d._get_default_timeout(chosen),
+            device_id=default.bound_device_id,
+            group_desc=label,
+        )
+        c10d._world.pg_group_ranks[group] = {member: peer for peer, member in enumerate(ranks)}
+        _made.append(cast(ProcessGroup, group))
+        _in_memory.add(_made[-1])
+        if serves_cpu(_made[-1]):
+            group.barrier().wait()  # a member that ended the group at once would break the others' connecting
     return _made[-1]
 
 
 def fresh_name(label: str, parent: ProcessGroup) -> str:
     """A communicator name that no group has had, equal on all members of `parent` (collective over `parent`)."""
     drawn: list[Any] = [f"gradweave:{label}:{uuid.uuid4().hex}"]
-    dist.broadcast_object_list(drawn, src=dist.get_global_rank(parent, 0), group=parent)
+    with reported(f"naming the communicator {label}", parent.group_desc, parent):
+        dist.broadcast_object_list(drawn, src=dist.get_global_rank(parent, 0), group=parent)
     return str(drawn[0])
 
 

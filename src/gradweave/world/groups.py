@@ -21,6 +21,8 @@ from gradweave.errors import ConfigError, GroupError
 from gradweave.world import communicators, names, setup
 from gradweave.world.agree import agree
 
+_LONGEST_NAME = 200
+
 
 @dataclass(frozen=True)
 class Group:
@@ -153,7 +155,8 @@ def new_group(
     """
     world = as_group()
     problem = _problem(name, ranks, world.size, timeout)
-    given = {"name": name, "ranks": repr(ranks) if problem else sorted(ranks), "timeout": str(timeout), "backend": backend}
+    shown = repr(ranks) if isinstance(ranks, (list, tuple, range)) else type(ranks).__name__
+    given = {"name": name, "ranks": shown if problem else sorted(ranks), "timeout": str(timeout), "backend": backend}
     agree(given, f"the arguments of new_group({name!r})", world)
     if problem is not None:
         raise problem
@@ -248,9 +251,12 @@ def _problem(name: Any, ranks: Any, world_size: int, timeout: Any) -> Exception 
 
 
 def _check_name(name: Any) -> None:
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME:
+        shown = f"{name[:40]!r}... of {len(name)} characters" if isinstance(name, str) and name else repr(name)
         raise ConfigError(
-            f"the group name {name!r}", rule="a name is a string that is not empty", fix='for example new_group("even", [0, 2])'
+            f"the group name {shown}",
+            rule=f"a name is a string of 1 to {_LONGEST_NAME} characters",
+            fix='for example new_group("even", [0, 2])',
         )
     if name in names.WORLD_NAMES or name in names.known():
         raise GroupError(

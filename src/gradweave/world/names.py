@@ -41,6 +41,7 @@ class _Table:
 
 
 _table = _Table({})
+_process = os.getpid()
 _reset_hooks: list[Callable[[], None]] = []
 
 
@@ -148,6 +149,11 @@ def forget_world() -> None:
     """Let go of the default group, which has ended."""
     _table.named.clear()
     _table.owner = None
+
+
+def is_forked_child() -> bool:
+    """Whether this process was forked from the one that imported Gradweave: its communicators belong to the parent."""
+    return os.getpid() != _process
 
 
 def _default_group() -> Any:

@@ -28,6 +28,7 @@ from gradweave.errors import ConfigError
 from gradweave.world import communicators, names
 
 DEFAULT_TIMEOUT_S = 1800.0
+_worlds: list[int] = []  # of this process so far; all ranks count alike
 _made_here: set[str] = set()  # backends of the worlds that `init` made and `shutdown` did not end yet
 _REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -68,7 +69,7 @@ def init(backend: str | None = None, timeout: float | timedelta | None = None) -
         if place is None:
             dist.init_process_group(chosen, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
         else:
-            dist.init_process_group(chosen, init_method="env://", rank=place[0], world_size=place[1], timeout=limit)
+            dist.init_process_group(chosen, store=_store(*place, limit), rank=place[0], world_size=place[1], timeout=limit)
         _made_here.add(chosen)
     leave_at_exit()
     names.known()
@@ -92,6 +93,8 @@ def leave_at_exit() -> None:
 
 
 def _leave() -> None:
+    if names.is_forked_child():
+        return
     with contextlib.suppress(RuntimeError):
         if _made_here == {"gloo"}:
             shutdown()
@@ -194,6 +197,14 @@ def _select_device(backend: str) -> None:
         torch.cuda.set_device(index)
     elif "hccl" in backend and _npu_is_available():
         torch.npu.set_device(index)
+
+
+def _store(rank: int, world_size: int, timeout: timedelta) -> dist.Store:
+    """The launcher's store, with a name of its own for each world: an earlier one left its addresses under the same keys."""
+    store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=timeout))
+    store.set_timeout(timeout)
+    _worlds.append(len(_worlds))
+    return dist.PrefixStore(f"gradweave/world/{_worlds[-1]}", store)
 
 
 def _checked_backend(backend: str) -> str:

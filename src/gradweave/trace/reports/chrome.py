@@ -15,6 +15,7 @@ from typing import Any
 from gradweave.errors import TraceError
 from gradweave.model.events import Iteration, Trace
 from gradweave.trace.analysis import CollectiveReport, analyse_iteration
+from gradweave.trace.files import file_to_write
 
 Json = dict[str, Any]
 _THREADS = ("iteration", "compute", "communication")
@@ -43,9 +44,9 @@ def write_chrome(traces: Sequence[Trace], path: str | Path) -> Path:
     """Write the Chrome trace; a path that ends in `.gz` is compressed.
 
     Raises:
-        TraceError: the place cannot be written.
+        TraceError: the path names a folder, or the place cannot be written.
     """
-    path, text = Path(path), json.dumps(chrome_dict(traces), separators=(",", ":"), allow_nan=False).encode()
+    path, text = file_to_write(path), json.dumps(chrome_dict(traces), separators=(",", ":"), allow_nan=False).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)

@@ -86,6 +86,8 @@ def _plan(plan: PlanSummary, wrapper: WrapperSummary) -> Json:
         "bound": {
             "exposed_ms": _ms(plan.bound.exposed_s),
             "reason": plan.bound.reason,
+            "basis": None if plan.bound.exposed_s is None else plan.bound.basis,
+            "message_sizes": plan.bound.sizes,
             "alpha_ms": _ms(plan.bound.cost.alpha_s) if plan.bound.cost else None,
             "ms_per_mib": _ms(plan.bound.cost.beta_s_per_byte * 2**20) if plan.bound.cost else None,
         },
@@ -117,6 +119,7 @@ def _segment(segment: SegmentSummary, wrapper: WrapperSummary) -> Json:
         "wait_ms": _spread(skew.wait_s) if skew else None,
         "late_rank": skew.late_rank if skew else None,
         "late_steps": skew.late_steps if skew else None,
+        "ranks_alternate": skew.ranks_alternate if skew else None,
         "lateness_ms": _spread(skew.lateness_s) if skew else None,
         "bus_gb_per_s": _round(bus / 1e9 if bus is not None else None),
         "algorithm_gb_per_s": _round(algorithm / 1e9 if algorithm is not None else None),

@@ -16,6 +16,7 @@ import jinja2
 
 from gradweave.errors import TraceError
 from gradweave.model.events import Trace
+from gradweave.trace.files import file_to_write
 from gradweave.trace.reports.data import summary_dict
 
 
@@ -27,12 +28,12 @@ def write_report(traces: Sequence[Trace], path: str | Path) -> Path:
         path: of the HTML file; missing folders are made.
 
     Raises:
-        TraceError: no trace holds an iteration, or the place cannot be written.
+        TraceError: no trace holds an iteration, the path names a folder, or the place cannot be written.
     """
+    path = file_to_write(path)
     data = summary_dict(traces)
     if not data["wrappers"]:
         raise TraceError("there is no iteration to report", rule="a trace holds at least one", fix="train a few steps first")
-    path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

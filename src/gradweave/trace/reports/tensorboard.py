@@ -39,6 +39,15 @@ def write_scalars(traces: Sequence[Trace], directory: str | Path) -> list[Path]:
     return folders
 
 
+def require_tensorboard() -> None:
+    """Make sure, before anything is written, that scalars can be.
+
+    Raises:
+        MissingDependencyError: `tensorboard` is not installed.
+    """
+    _tensorboard()
+
+
 def scalars(report: IterationReport) -> Iterator[tuple[str, float]]:
     """Tags and values of one iteration; what is unknown is left out."""
     yield "gradweave/iteration_ms", report.iteration_s * 1e3

@@ -22,17 +22,26 @@ from gradweave.trace.words import plan_text, size
 Json = dict[str, Any]
 _MOST_SEGMENTS = 4
 _MOST_PAIRS = 2
+LEGEND = (
+    "[a, b]: quartiles; medians do not add up; start: from the start of forward; transfer: without waiting for late ranks; "
+    "late rank: last in two thirds of the steps or more, and how late"
+)
 
 
-def print_report(traces: Sequence[Trace], console: Console | None = None, *, rows: int = 8) -> None:
+def print_report(traces: Sequence[Trace], console: Console | None = None, *, rows: int = 8, only: str | None = None) -> None:
     """Print every wrapper and plan of the traces.
 
     Args:
         traces: see `load_dir`.
         console: where to print; standard output by default.
         rows: iterations shown a plan (of the lowest rank), the last ones.
+        only: label of the wrapper to print; None prints all. The cost stands on all traces in either case.
     """
-    (console or Console()).print(render(summary_dict(traces), rows=rows))
+    data = summary_dict(traces)
+    if only is not None:
+        data["wrappers"] = [wrapper for wrapper in data["wrappers"] if wrapper["label"] == only]
+        data["notes"] = [note for note in data["notes"] if note.startswith(f"{only}: ")]
+    (console or Console()).print(render(data, rows=rows))
 
 
 def render(data: Json, *, rows: int = 8) -> RenderableType:
@@ -42,15 +51,11 @@ def render(data: Json, *, rows: int = 8) -> RenderableType:
         parts.append(Text("No iteration was recorded."))
     for wrapper in data["wrappers"]:
         parts.append(_heading(wrapper))
-        for index, plan in _worth_showing(wrapper["plans"]):
+        for index, plan in enumerate(wrapper["plans"]):
             parts += [*_plan(wrapper, plan, index, rows), Text()]
+    if data["wrappers"]:
+        parts.append(Text(LEGEND, style="dim"))
     return Group(*parts)
-
-
-def _worth_showing(plans: list[Json]) -> list[tuple[int, Json]]:
-    """Plans with their index; those of one or two iterations, of a change of plan, only when there is nothing else."""
-    numbered = list(enumerate(plans))
-    return [(index, plan) for index, plan in numbered if len(plan["steps"]) > 2] or numbered
 
 
 def _heading(wrapper: Json) -> Text:
@@ -72,15 +77,18 @@ def _plan(wrapper: Json, plan: Json, index: int, rows: int) -> list[RenderableTy
         Text(),
         segment_table(plan),
         Padding(summary_line(plan), (1, 0, 0, 0)),
+        bound_line(plan),
         scenario_line(plan),
     ]
 
 
 def iteration_table(rows: Sequence[Json], title: str) -> Table:
-    """One line an iteration; at most two pairs of all-reduce columns, the first and the last."""
-    table = Table(title=title, title_justify="left", box=None, header_style="dim", padding=(0, 1, 0, 0), title_style="italic")
+    """One line an iteration; at most two pairs of all-reduce columns, the first and the last; the title counts the others."""
     last = max((item["segment"] for row in rows for item in row["collectives"]), default=-1)
     pairs = list(range(last + 1)) if last < _MOST_PAIRS else [0, last]
+    if last + 1 > len(pairs):
+        title += f" ({last + 1 - len(pairs)} more all-reduce{'s' * (last + 1 > len(pairs) + 1)} between)"
+    table = Table(title=title, title_justify="left", box=None, header_style="dim", padding=(0, 1, 0, 0), title_style="italic")
     names = ["step", "data_wait", "fp_start", "bp_end"]
     for segment in pairs:
         names += [f"allreduce{segment + 1}\n_start", f"allreduce{segment + 1}\n_end"]
@@ -124,7 +132,6 @@ def segment_table(plan: Json) -> Table:
 
 
 def _segment_row(segment: Json) -> list[str]:
-    late = "-" if segment["late_rank"] is None else f"{segment['late_rank']} ({_number(segment['lateness_ms']['median'])} ms)"
     return [
         str(segment["index"] + 1),
         f"{segment['first']}-{segment['last']}",
@@ -136,8 +143,14 @@ def _segment_row(segment: Json) -> list[str]:
         _percent(segment["hidden_pct"]),
         _number(segment["exposed_ms"]["median"]),
         "-" if segment["bus_gb_per_s"] is None else f"{segment['bus_gb_per_s']:.2f}",
-        late,
+        _late(segment),
     ]
+
+
+def _late(segment: Json) -> str:
+    if segment["late_rank"] is None:
+        return "alternate" if segment["ranks_alternate"] else "-"
+    return f"{segment['late_rank']} ({_number(segment['lateness_ms']['median'])} ms)"
 
 
 def _middle_row(segments: Sequence[Json]) -> list[str]:
@@ -158,13 +171,21 @@ def _middle_row(segments: Sequence[Json]) -> list[str]:
 
 
 def summary_line(plan: Json) -> Text:
-    """Step time, exposed time, hidden share and bound in one line."""
-    step, bound = plan["iteration_ms"], plan["bound"]["exposed_ms"]
+    """Step time, exposed time and hidden share in one line."""
+    step = plan["iteration_ms"]
     return Text.assemble(
         "step ", (f"{step['median']:.1f} ms", "bold"), f" [{step['q1']:.1f}, {step['q3']:.1f}]",
         "   exposed ", (f"{plan['exposed_ms']['median']:.1f} ms ({plan['exposed_pct']:.1f} %)", "bold"),
-        f"   hidden {_percent(plan['hidden_pct'])}   bound {'unknown' if bound is None else f'{bound:.1f} ms'}",
+        f"   hidden {_percent(plan['hidden_pct'])}",
     )  # fmt: skip
+
+
+def bound_line(plan: Json) -> Text:
+    """The estimate of what any split leaves exposed and what it stands on, or why there is none."""
+    bound = plan["bound"]
+    if bound["exposed_ms"] is None:
+        return Text(f"bound unknown: {bound['reason']}", style="dim")
+    return Text(f"bound {bound['exposed_ms']:.1f} ms ({bound['basis']})", style="dim")
 
 
 def scenario_line(plan: Json) -> Text:

@@ -94,13 +94,13 @@
       card("", "Step time, median", num(`${key}.iteration_ms.median`), "ms", quartiles("iteration_ms")),
       card("exposed", "Exposed communication", num(`${key}.exposed_ms.median`), "ms", [num(`${key}.exposed_pct`, 1), " % of the step"]),
       card("hidden", "Hidden communication", num(`${key}.hidden_pct`, 1), "%", [num(`${key}.hidden_ms.median`), " of ", num(`${key}.communication_ms.median`), " ms"]),
-      card("", "Lower bound on exposed", num(`${key}.bound.exposed_ms`), bound == null ? "" : "ms", bound == null ? p.bound.reason : "no split of whole gradients is better"));
+      card("", "Lower bound on exposed, estimated", num(`${key}.bound.exposed_ms`), bound == null ? "" : "ms", bound == null ? `unknown: ${p.bound.reason}` : p.bound.basis));
   };
 
   const scenario = () => {
     const found = plan().scenario;
     if (!found) {
-      const [title, text] = plan().verdict.split(": ");
+      const said = plan().verdict, colon = said.indexOf(": "), [title, text] = [said.slice(0, colon), said.slice(colon + 2)];
       return h("div", { class: "panel scenario calm" }, h("h2", {}, title), h("p", {}, text[0].toUpperCase() + text.slice(1)));
     }
     const call = found.plan ? h("p", {}, h("code", {}, `set_split_strategy_by_idx([${found.plan.join(", ")}])`)) : null;
@@ -123,7 +123,7 @@
         h("td", { class: "exposed" }, num(`${key}.exposed_ms.median`)), h("td", {}, num(`${key}.exposed_pct`, 1)),
         h("td", {}, meter(p.hidden_pct), num(`${key}.hidden_pct`, 1)), h("td", {}, num(`${key}.bound.exposed_ms`)));
     };
-    const names = [...(several ? ["wrapper", ["segment index list"]] : ["segment index list"]), ["mode"], "steps", "step ms", "exposed ms", "exposed %", "hidden %", "bound ms"];
+    const names = [...(several ? ["wrapper", ["segment index list"]] : ["segment index list"]), ["mode"], "steps", "step ms", "exposed ms", "exposed %", "hidden %", "bound ms (estimate)"];
     return section("Plans", null, h("div", { class: "panel" }, scroller(table(names, all.map(row)))));
   };
 
@@ -232,7 +232,7 @@
     const bar = Math.max(1, Math.min(30, slot - (slot > 4 ? 1.5 : 0.25)));
     const bars = all.map((entry, k) => {
       const x = k * slot + (slot - bar) / 2, total = up(entry.time), exposed = Math.min(total, up(entry.exposed)), on = entry.step === state.step;
-      const info = describe(`step ${entry.step}: ${fixed(entry.time, 2)} ms`, `exposed ${fixed(entry.exposed, 2)} ms`, entry.counts ? null : "warm-up, not counted", entry.time > most ? "taller than drawn" : null);
+      const info = describe(`step ${entry.step}: ${fixed(entry.time, 2)} ms`, `exposed ${fixed(entry.exposed, 2)} ms`, entry.counts ? null : "not counted: warm-up or a change of plan", entry.time > most ? "taller than drawn" : null);
       const shade = s("g", { class: `step${on ? " on" : ""}${entry.counts ? "" : " warm"}`, onclick: () => chooseStep(entry.step), onpointerenter: (event) => showTip(info, event.currentTarget), onpointerleave: hideTip },
         s("rect", { class: "back", x: k * slot, y: 0, width: slot, height: height + 6 }), s("rect", { class: "rest", x, y: height - total, width: bar, height: Math.max(0, total - exposed) }),
         s("rect", { class: "exposedfill", x, y: height - exposed, width: bar, height: exposed }), on ? s("rect", { class: "cursor", x, y: height + 2, width: bar, height: 3 }) : null);
@@ -248,7 +248,7 @@
     return h("div", { class: "bar controls" },
       h("button", { type: "button", "aria-label": "Previous iteration", disabled: at <= 0, onclick: () => go(-1) }, "‹"),
       h("select", { "aria-label": "Iteration", onchange: (event) => chooseStep(Number(event.target.value)) },
-        mine.map((entry) => h("option", { value: entry.step, selected: entry.step === state.step }, `step ${entry.step}${entry.counts ? "" : " (warm-up)"}`))),
+        mine.map((entry) => h("option", { value: entry.step, selected: entry.step === state.step }, `step ${entry.step}${entry.counts ? "" : " (not counted)"}`))),
       h("button", { type: "button", "aria-label": "Next iteration", disabled: at >= mine.length - 1, onclick: () => go(1) }, "›"),
       h("button", { type: "button", disabled: state.step === medianStep(), onclick: () => chooseStep(medianStep()) }, "Typical"));
   };
@@ -268,21 +268,21 @@
     redraw = draw;
     return section("Timeline", controls(), h("div", { class: "panel" }, stepLine(), holder, more, legend()),
       h("p", { class: "hint screen" }, "Point at, tap or tab to a bar for its details; ← and → change the iteration."),
-      h("div", { class: "panel", style: "margin-top:12px" }, h("h2", {}, "Every iteration"), h("p", { class: "hint top" }, "Step time of the slowest rank, its exposed part in colour; a dashed line is a change of plan, pale bars are warm-up."), strip));
+      h("div", { class: "panel", style: "margin-top:12px" }, h("h2", {}, "Every iteration"), h("p", { class: "hint top" }, "Step time of the slowest rank, its exposed part in colour; a dashed line is a change of plan, pale bars are not counted (warm-up, or the step in which the plan changed)."), strip));
   };
 
   // ---- tables ---------------------------------------------------------------------------------------------------------
   const segments = () => {
     const p = plan(), several = wrapper().ranks.length > 1, key = (k, name) => `${planKey()}.segments.${k}.${name}`;
-    const names = ["segment", "indices", "bytes", "share %", "start ms", "time ms", "hidden %", "exposed ms", "transfer ms", ...(several ? ["wait ms"] : []), "bus GB/s", ...(several ? ["latest rank"] : [])];
-    const late = (seg) => (seg.late_rank == null ? "–" : `${seg.late_rank} (+${fixed(seg.lateness_ms.median, 2)} ms)`);
+    const names = ["segment", "indices", "bytes", "share %", "start ms", "time ms", "hidden %", "exposed ms", "transfer ms", ...(several ? ["wait ms"] : []), "bus GB/s", ...(several ? ["late rank"] : [])];
+    const late = (seg) => (seg.late_rank == null ? (seg.ranks_alternate ? "ranks alternate" : "–") : `${seg.late_rank} (+${fixed(seg.lateness_ms.median, 2)} ms)`);
     return section("Segments", null, h("div", { class: "panel" }, scroller(table(names, p.segments.map((seg, k) => h("tr", {},
       h("td", {}, String(seg.index + 1)), h("td", {}, `${seg.first}–${seg.last}`), h("td", { title: `${seg.bytes} bytes` }, size(seg.bytes)),
       h("td", {}, h("span", { class: "meter share", "aria-hidden": "true" }, h("i", { style: `width:${seg.share_pct}%` })), num(key(k, "share_pct"), 1)),
       h("td", {}, num(key(k, "start_ms.median"))), h("td", {}, num(key(k, "duration_ms.median"))), h("td", {}, meter(seg.hidden_pct), num(key(k, "hidden_pct"), 1)),
       h("td", { class: "exposed" }, num(key(k, "exposed_ms.median"))), h("td", {}, num(key(k, "transfer_ms"))), several ? h("td", {}, num(key(k, "wait_ms.median"))) : null,
       h("td", {}, num(key(k, "bus_gb_per_s"), 2)), several ? h("td", {}, late(seg)) : null)))),
-    h("p", { class: "hint" }, "Medians over the counted iterations and all ranks; start counts from the start of forward.")));
+    h("p", { class: "hint" }, "Medians over the counted iterations and all ranks, which do not add up; start counts from the start of forward; transfer is time without waiting for late ranks.")));
   };
 
   const ranksTable = () => (plan().per_rank.length < 2 ? null : section("Ranks", null, h("div", { class: "panel" }, scroller(table(["rank", "step ms", "forward and backward ms", "exposed ms", "data wait ms"],
@@ -294,7 +294,7 @@
     const shown = last < 4 ? [...Array(last + 1).keys()] : [0, last];
     const names = ["step", "rank", "data_wait", "fp_start", "bp_end", ...shown.flatMap((k) => [`allreduce${k + 1}_start`, `allreduce${k + 1}_end`]), "iteration_end", "exposed"];
     const at = (row, segment, name) => { const k = name === "end_ms" ? row.collectives.findLastIndex((c) => c.segment === segment) : row.collectives.findIndex((c) => c.segment === segment); return k < 0 ? h("span", {}, "–") : num(`${row.key}.collectives.${k}.${name}`); };
-    return h("section", {}, h("details", {}, h("summary", {}, `Iteration trace (${rows.length} rows)`), h("div", { class: "panel" }, h("p", { class: "hint top" }, "ms from fp_start", last < 4 ? "." : "; first and last segment."),
+    return h("section", {}, h("details", {}, h("summary", {}, `Iteration trace (${rows.length} rows)`), h("div", { class: "panel" }, h("p", { class: "hint top" }, "ms from fp_start", last < 4 ? "." : `; first and last segment (${last - 1} more between).`),
       scroller(table(names, rows.map((row) => h("tr", { class: row.counts ? "" : "warm" }, h("td", {}, String(row.step)), h("td", {}, String(row.rank)), h("td", {}, num(`${row.key}.data_wait_ms`)), h("td", {}, "0.00"),
         h("td", {}, num(`${row.key}.bp_end_ms`)), shown.flatMap((k) => [h("td", {}, at(row, k, "start_ms")), h("td", {}, at(row, k, "end_ms"))]), h("td", {}, num(`${row.key}.iteration_end_ms`)), h("td", { class: "exposed" }, num(`${row.key}.exposed_ms`)))))))));
   };
@@ -305,10 +305,10 @@
     ["exposed tail", "from the end of backward to the end of the last collective, gaps included"],
     ["time", "from effective start to end; collectives of a rank share one channel in order of launch, so one starts when the one before has ended"],
     ["transfer and wait", "the shortest time over the ranks is the transfer; what a rank takes longer it waits for the last to come"],
-    ["latest rank", "the rank that came last most often, and by how much (median)"],
+    ["late rank", "the rank that came last in at least two thirds of the steps, and by how much (median); otherwise ranks alternate"],
     ["bus GB/s", "2(p-1)/p times bytes by transfer time: comparable over numbers of ranks"],
-    ["lower bound", "exposed time is at least max over k of r_k + alpha + beta (S_n - S_(k-1)), less the end of backward, for every split of whole gradients in this order, under the measured ready times r and an affine cost"],
-    ["what counts", "medians leave steps 0 and 1 out (warm-up), unless there is nothing else"],
+    ["lower bound", "exposed time is at least max over k of r_k + alpha + beta (S_n - S_(k-1)), less the end of backward, for every split of whole gradients in this order. It is an estimate: the ready times r are medians, and alpha and beta are fitted to all messages of the run between these ranks"],
+    ["what counts", "medians leave steps 0 and 1 out (warm-up), and a single step between two plans, unless there is nothing else"],
   ].map(([name, text]) => [h("dt", {}, name), h("dd", {}, text)])))));
 
   // ---- hover, keys, drawing -------------------------------------------------------------------------------------------
