@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gradweave.errors import ConfigError, StateError
 from gradweave.model import Segment
-from gradweave.optim import ddp_args, ddp_sync
+from gradweave.optim import ddp_args, ddp_checks, ddp_sync
 from gradweave.optim.ddp_join import DDPJoinHook, tell_joined
 from gradweave.optim.ddp_logging import DDPLogger
 from gradweave.optim.naming import Places, find_tensors, warn_if_compiled_whole
@@ -208,55 +208,13 @@ class DistributedDataParallel(Module, Joinable):
         engine = self._engine
         engine.tuning_pauses = self._join_config.enable
         engine.sync_enabled = self.require_backward_grad_sync
-        self._check_frozen()
+        ddp_checks.check_trained(self)
         if self.require_backward_grad_sync:
-            self._check_ended()
+            ddp_checks.check_ended(self)
             self._close_iteration()
-            self._check_finished()
+            ddp_checks.check_all_used(self)
             self.logger.sample()
         engine.forward_started()
-
-    def _check_frozen(self) -> None:
-        thawed = [name for name, param in self._engine.table.frozen if param.requires_grad]
-        replaced = self._places.replaced()
-        if thawed or replaced:
-            what = f"{thawed[:3]} were frozen when wrapped and train now" if thawed else f"{replaced[:3]} were replaced"
-            raise StateError(
-                f"parameters {what}",
-                rule="the set of trained parameters is fixed when the module is wrapped",
-                fix="close() this wrapper and wrap the module again, on all ranks",
-                rank=self._engine.group.ranks[self._engine.rank],
-            )
-
-    def _check_ended(self) -> None:
-        """A backward that raised left this rank's gradients incomplete: the others wait for them, or have others."""
-        if self._engine.tracker.unended:
-            self._engine.broken = self._engine.error(
-                "the backward before this forward did not end: it raised",
-                rule="a reduction that has begun is finished by all ranks",
-                fix="restart from the last checkpoint; to skip a bad batch, let all ranks skip it before backward",
-            )
-            raise self._engine.broken
-
-    def _check_finished(self) -> None:
-        """DDP's error for parameters without gradient, raised where DDP raises it: in the forward that follows."""
-        missing = self._engine.incomplete
-        if self.find_unused_parameters or self.static_graph or not missing:
-            return
-        names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        message = (
-            "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that "
-            f"your module has parameters that were not used in producing loss on some rank: {names}"
-        )
-        error = StateError(
-            message,
-            rule="every parameter takes part in the loss",
-            fix="pass find_unused_parameters=True, or freeze these parameters",
-            rank=self._engine.group.ranks[self._engine.rank],
-            step=self._engine.step,
-        )
-        self.logger.log_error(str(error))
-        raise error
 
     def _close_iteration(self) -> None:
         if self._engine.reduced:

@@ -24,7 +24,6 @@ from gradweave.world.groups import Group, private_group
 
 if TYPE_CHECKING:
     from gradweave.sync.engine import Engine
-    from gradweave.sync.layout import Layout
 
 _HALF = (torch.float16, torch.bfloat16, torch.complex32)
 
@@ -81,9 +80,19 @@ def topology_of(group: Group) -> str:
     return f"{group.size} ranks, {setup.local_size()} a host"
 
 
-def save_plan_in_force(engine: Engine, layout: Layout, path: str | os.PathLike[str], note: str) -> None:
-    """Write the plan of a layout to a plan file, with the group it serves."""
-    group = engine.group
+def save_plan_in_force(engine: Engine, path: str | os.PathLike[str], note: str) -> None:
+    """Write an engine's plan to a plan file, with the group it serves.
+
+    Raises:
+        StateError: it has made no step.
+    """
+    group, layout = engine.group, engine.layout
+    if layout is None:
+        raise engine.error(
+            "no step was made",
+            rule="a plan names gradients in the order in which they are generated, which the first step shows",
+            fix="save the plan after the first step",
+        )
     save_plan(
         path,
         layout.infos,

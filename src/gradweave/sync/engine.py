@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import enum
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +32,7 @@ from gradweave.sync.device import lane_for
 from gradweave.sync.flight import Launcher
 from gradweave.sync.hooks import Hooks
 from gradweave.sync.layout import Layout
-from gradweave.sync.options import EngineOptions
+from gradweave.sync.options import EngineOptions, State
 from gradweave.sync.table import ParameterTable
 from gradweave.sync.tuner import make_tuner
 from gradweave.sync.watch import Watch
@@ -54,14 +53,6 @@ def _close_all() -> None:
         for engine in list(_live):
             engine.world_left = engine.world_left or not engine.closed
             stack.callback(engine.close)
-
-
-class State(enum.Enum):
-    """Where a window is."""
-
-    IDLE = "no backward since the last step"
-    OPEN = "gradients are being generated"
-    REDUCED = "gradients are reduced, no backward since"
 
 
 class Engine:
@@ -245,13 +236,7 @@ class Engine:
     def save_plan(self, path: str | os.PathLike[str], note: str) -> None:
         """Write the plan in force to a plan file."""
         self.check_open()
-        if self.layout is None:
-            raise self.error(
-                "no step was made",
-                rule="a plan names gradients in the order in which they are generated, which the first step shows",
-                fix="save the plan after the first step",
-            )
-        build.save_plan_in_force(self, self.layout, path, note)
+        build.save_plan_in_force(self, path, note)
 
     def check_open(self) -> None:
         """Raise StateError when the wrapper was closed, or its world was left."""

@@ -1,7 +1,8 @@
-"""What a wrapper asks of its engine, checked at construction."""
+"""What a wrapper asks of its engine, checked at construction, and the states of the engine's windows."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,6 +16,14 @@ from gradweave.world.setup import as_timedelta
 OPS = ("average", "sum")
 REDUCTIONS = ("dense", "ordered")
 REDUCE_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class State(enum.Enum):
+    """Where a window is."""
+
+    IDLE = "no backward since the last step"
+    OPEN = "gradients are being generated"
+    REDUCED = "gradients are reduced, no backward since"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
