@@ -68,7 +68,7 @@ class Pause(torch.autograd.Function):
 class Paced(nn.Module):
     """Layers of equal size whose backward takes `seconds` each."""
 
-    def __init__(self, layers: int = 6, width: int = 64, seconds: float = 0.004) -> None:
+    def __init__(self, layers: int = 6, width: int = 64, seconds: float = 0.012) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
         self.seconds = seconds

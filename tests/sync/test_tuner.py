@@ -58,8 +58,8 @@ def improves(rank: int, world_size: int, start: Any, link: tuple[float, float]) 
 
 
 def test_a_plan_that_hides_communication_is_found_in_ten_profiled_iterations_and_kept() -> None:
-    # Six layers of 4 ms and 3 ms a message of one layer: all but the last message hide; one segment hides nothing.
-    link = (0.001, 0.002 / LAYER_BYTES)
+    # Six layers of 12 ms and 8 ms a message of one layer: all but the last message hide; one segment hides nothing.
+    link = (0.002, 0.006 / LAYER_BYTES)
     results = pool.run(2, improves, "single", link)
     for found, said, same in results:
         assert found == results[0][0] and len(found) >= 3 and found[-1] == 5, said
@@ -69,8 +69,8 @@ def test_a_plan_that_hides_communication_is_found_in_ten_profiled_iterations_and
 
 
 def test_where_nothing_is_to_gain_the_plan_stays() -> None:
-    # Latency alone: every further message costs 5 ms more than it hides.
-    for found, said, same in pool.run(2, improves, "single", (0.020, 0.0)):
+    # Latency alone: a second message hides nothing that the first one carried.
+    for found, said, same in pool.run(2, improves, "single", (0.060, 0.0)):
         assert found == [5] and same
         assert said[-1].startswith("keeps its plan"), said
 
@@ -78,10 +78,10 @@ def test_where_nothing_is_to_gain_the_plan_stays() -> None:
 def link_changes(rank: int, world_size: int) -> tuple[list[list[int]], list[str]]:
     """The link becomes ten times slower in latency: fewer segments are better then."""
     model = Paced()
-    optimizer = tuned(model, (0.0005, 0.002 / LAYER_BYTES), gw.Auto(start="per_gradient", verbose=False))
+    optimizer = tuned(model, (0.001, 0.006 / LAYER_BYTES), gw.Auto(start="per_gradient", verbose=False))
     train(model, optimizer, SETTLED_BY + 25, rank)
     plans = [plan(optimizer)]
-    optimizer._engine.reducer.alpha_s = 0.008
+    optimizer._engine.reducer.alpha_s = 0.024
     for _ in range(2):
         train(model, optimizer, 30, rank)
         plans.append(plan(optimizer))
@@ -101,7 +101,7 @@ def test_a_link_that_changes_in_mid_run_is_noticed_and_planned_for_within_thirty
 def odd(rank: int, world_size: int, kind: str) -> tuple[list[int], list[str], bool]:
     torch.manual_seed(0)
     options: dict[str, Any] = {}
-    model: nn.Module = Paced(seconds=0.004 if kind != "slow rank" or rank else 0.007)
+    model: nn.Module = Paced(seconds=0.012 if kind != "slow rank" or rank else 0.020)
     micro, group = 1, None
     if kind == "accumulation":
         options["accumulate"] = micro = 2
@@ -114,7 +114,7 @@ def odd(rank: int, world_size: int, kind: str) -> tuple[list[int], list[str], bo
         model.layers[2].weight.requires_grad_(True)
         model.register_forward_pre_hook(lambda module, args: (args[0] + (module.spare.weight.sum() * 0 if rank else 0),))
         model.spare = nn.Linear(64, 64)
-    optimizer = tuned(model, (0.001, 0.002 / LAYER_BYTES), gw.Auto(start="single", watch=False, verbose=False), **options)
+    optimizer = tuned(model, (0.002, 0.006 / LAYER_BYTES), gw.Auto(start="single", watch=False, verbose=False), **options)
     train(model, optimizer, SETTLED_BY + 2, rank, micro)
     assert group is None or optimizer._engine.group.name == group
     return plan(optimizer), lines(optimizer), same_on_all(model)

@@ -98,6 +98,7 @@ class LiveTuner:
         self._engine, self._auto, self._resumed = engine, auto, resumed
         self.lines: list[str] = []
         self.settled = False
+        self.decision: Decision | None = None
         self.wants_replan = False
         self.asked = False
         self._iterations: deque[float] = deque(maxlen=_RECENT)
@@ -147,6 +148,7 @@ class LiveTuner:
             self.say("keeps its plan: no collective was recorded")
             return
         decision = decide(profile, present, max_bytes=self._auto.max_bytes, max_segments=self._auto.max_segments)
+        self.decision = decision
         self._explain(decision, profile.slowdown)
         if decision.plan != present and decision.gain >= self._auto.min_gain:
             yield from self._try(present, decision, turns)
