@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradweave.errors import ConfigError, GradweaveError, PlanFileError
+from gradweave.model import Segment
 from gradweave.model.events import Iteration
+from gradweave.reduce import CommHook, Message
 from gradweave.split import Auto, Plan, SplitStrategy, load_plan
 from gradweave.sync import build, settle
 from gradweave.tune.decide import Decision, decide
@@ -142,7 +144,9 @@ class LiveTuner:
             self._use(plan)
             yield from self._wait(iterations)
         self._use(present)
-        steps, sweep = self._exchange(begun, self._sweep(sum(sizes)))
+        with self._engine.watch.naming("the tuner's small messages"):
+            sweep = self._sweep(sum(sizes))
+        steps, sweep = self._exchange(begun, sweep)
         profile = make_profile(steps, sizes, sweep)
         if profile is None or not profile.samples:
             self.say("keeps its plan: no collective was recorded")
@@ -226,14 +230,18 @@ class LiveTuner:
         return step_times([rank[0] for rank in told]), fastest
 
     def _sweep(self, most: int) -> list[tuple[int, float]]:
-        """A few small messages: what the iterations had no size of."""
+        """A few small messages through the reducer: sizes that the iterations do not have."""
         engine, samples = self._engine, []
-        device = next(iter(engine.table.devices))
+        if isinstance(engine.reducer, CommHook):
+            return []  # a user's hook knows the parameters of its buckets
+        device, dtype = next(iter(self._layout.arenas))
         for size in (size for size in _SWEEP_BYTES if size < most):
-            scratch = torch.zeros(size // 4, device=device)
+            flat = torch.zeros(size // dtype.itemsize, dtype=dtype, device=device)
+            message = Message(Segment(0, 0, 0, size), 0, flat, 0, engine.pg, engine.group.size, False)
+            state = engine.reducer.init(message)
             for _ in range(_SWEEP_REPEATS):
                 begin = time.perf_counter()
-                engine.pg.allreduce([scratch]).wait()
+                engine.reducer.start(message, state, engine.group.size).wait()
                 if device.type != "cpu":
                     torch.cuda.synchronize(device)
                 samples.append((size, time.perf_counter() - begin))
