@@ -78,7 +78,8 @@ class TestPending:
 
     def test_an_explicit_strategy_is_left_alone_by_calls(self) -> None:
         plan = source(EACH)
-        registry.set_("world", SINGLE)
+        with pytest.warns(UserWarning, match="strategy= of their own, which wins"):
+            registry.set_("world", SINGLE)
         assert not plan.pending and plan.offer()["strategy"] == EACH.to_dict()
 
 
@@ -130,7 +131,8 @@ class TestCheck:
 
     def test_an_explicit_strategys_wrapper_is_not_asked(self) -> None:
         plan = source(EACH)
-        registry.set_("world", self.MISFIT)
+        with pytest.warns(UserWarning, match="strategy= of their own, which wins"):
+            registry.set_("world", self.MISFIT)
         assert plan.strategy == EACH
 
     def test_a_closed_wrapper_is_not_asked(self) -> None:

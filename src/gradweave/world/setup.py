@@ -28,6 +28,7 @@ from gradweave.errors import ConfigError
 from gradweave.world import communicators, names
 
 DEFAULT_TIMEOUT_S = 1800.0
+_stores: dict[tuple[str, str, int, int], dist.Store] = {}
 _worlds: list[int] = []  # of this process so far; all ranks count alike
 _made_here: set[str] = set()  # backends of the worlds that `init` made and `shutdown` did not end yet
 _REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -200,8 +201,14 @@ def _select_device(backend: str) -> None:
 
 
 def _store(rank: int, world_size: int, timeout: timedelta) -> dist.Store:
-    """The launcher's store, with a name of its own for each world: an earlier one left its addresses under the same keys."""
-    store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=timeout))
+    """The launcher's store, with a name of its own for each world: an earlier one left its addresses under the same keys.
+
+    The store is met once and kept for later worlds: a rank that is quick would still find an earlier one's server, which ends.
+    """
+    place = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], rank, world_size)
+    if place not in _stores:
+        _stores[place] = next(dist.rendezvous("env://", rank, world_size, timeout=timeout))[0]
+    store = _stores[place]
     store.set_timeout(timeout)
     _worlds.append(len(_worlds))
     return dist.PrefixStore(f"gradweave/world/{_worlds[-1]}", store)
