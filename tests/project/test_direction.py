@@ -16,6 +16,7 @@ FLOORS = (
     ("collectives",),
     ("split",),
     ("trace",),
+    ("tune",),
     ("reduce",),
     ("sync",),
     ("optim",),

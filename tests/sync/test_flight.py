@@ -117,7 +117,10 @@ def test_the_flags_follow_the_last_segment_where_they_may_not_ride() -> None:
     apart.layout.tail.fill_(1)
     assert [sent.numel() for sent in apart.group.sent] == [apart.layout.tail_elems]
     apart.launcher.wait_all()
-    assert apart.watch.waits[-1] == "all_reduce of the used flags" and apart.layout.tail.tolist() == [2.0] * 4
+    assert (
+        apart.watch.waits[-1] == "all_reduce of the used flags"
+        and apart.layout.tail.tolist() == [2.0] * apart.layout.tail_elems
+    )
 
 
 class Refuses(FakeReducer):

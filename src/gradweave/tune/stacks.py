@@ -80,7 +80,7 @@ def from_the_end(cap: float, first_cap: float, sizes: Sequence[float]) -> Groupi
 
     Example:
         >>> from_the_end(4, 1, [1, 3, 5, 1]).plan
-        (0, 2, 3)
+        (1, 2, 3)
     """
     backward = closes_at([first_cap, cap], list(reversed(sizes))).plan
     count = len(sizes)
