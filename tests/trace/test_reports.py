@@ -42,6 +42,14 @@ def at(data: Any, key: str) -> Any:
     return reduce(lambda value, part: value[int(part)] if isinstance(value, list) else value[part], key.split("."), data)
 
 
+def test_what_the_tuner_did_is_told_line_by_line(tmp_path: Path) -> None:
+    lines = ["tries 3 segments, predicted 90.0 ms", "takes the new plan: measured -10.0 %"]
+    traces = [replace(trace, meta={"tuner": "\n".join(lines)}) for trace in synthetic.demo_run()]
+    text = printed(traces)
+    assert all(f"tuner: {line}" in text for line in lines)
+    assert summary_dict(traces)["wrappers"][0]["meta"]["tuner"].splitlines() == lines
+
+
 # ---- the dictionary
 
 

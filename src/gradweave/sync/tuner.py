@@ -18,9 +18,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from statistics import median
+from collections.abc import Iterator, Sequence
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -103,7 +102,6 @@ class LiveTuner:
         self.decision: Decision | None = None
         self.wants_replan = False
         self.asked = False
-        self._iterations: deque[float] = deque(maxlen=_RECENT)
         self._life = self._run()
 
     def after_iteration(self) -> None:
@@ -187,20 +185,14 @@ class LiveTuner:
 
     def _watch(self, pause: int) -> Iterator[None]:
         """Return when the ranks were told that one of them saw a change."""
-        yield from self._wait(pause - _RECENT)
-        reference = yield from self._recent()
-        while True:
+        yield from self._wait(pause)
+        reference = _figures(self._last(pause))
+        seen = 0
+        while not self.asked:
             yield
-            if self.asked:
-                return
-            self._iterations.append(0.0)
-            if not self.wants_replan and len(self._iterations) == _RECENT:
+            seen += 1
+            if not self.wants_replan and seen >= _RECENT:
                 self.wants_replan = _changed(reference, _figures(self._last(_RECENT)))
-
-    def _recent(self) -> Generator[None, None, tuple[float, float]]:
-        self._iterations.clear()
-        yield from self._wait(_RECENT)
-        return _figures(self._last(_RECENT))
 
     # -- what it does to the engine -------------------------------------------------------------------------------------------
 
@@ -252,7 +244,7 @@ class LiveTuner:
     def say(self, line: str) -> None:
         """Keep one line, show it in reports, and print it if that is wanted."""
         self.lines.append(line)
-        self._engine.recorder.meta["tuner"] = "; ".join(self.lines)
+        self._engine.recorder.meta["tuner"] = "\n".join(self.lines)
         if self._auto.verbose and self._engine.rank == 0:
             print(f"gradweave: {self._engine.options.label}: {line}", file=sys.stderr, flush=True)
 
@@ -299,8 +291,8 @@ def _turns(steps: Sequence[StepTimes], a: tuple[int, ...], b: tuple[int, ...]) -
     return medians[a][:pairs], medians[b][:pairs]
 
 
-def _figures(iterations: Sequence[Iteration]) -> tuple[float, float]:
-    """Medians over iterations of this rank: seconds in collectives, and seconds of forward and backward."""
+def _figures(iterations: Sequence[Iteration]) -> tuple[list[float], list[float]]:
+    """Of each iteration of this rank: seconds in collectives, and seconds of forward and backward."""
     moving, computing = [], []
     for iteration in iterations:
         free, moved = float("-inf"), 0.0
@@ -309,15 +301,18 @@ def _figures(iterations: Sequence[Iteration]) -> tuple[float, float]:
             free = max(free, event.end_s)
         moving.append(moved)
         computing.append(iteration.bp_end_s - iteration.fp_start_s)
-    return (median(moving), median(computing)) if moving else (0.0, 0.0)
+    return moving, computing
 
 
-def _changed(before: tuple[float, float], now: tuple[float, float]) -> bool:
-    """Whether transfers or compute take another time than before, by a quarter and by a twentieth of the step."""
-    step = max(sum(before) / 2, 1e-9)
-    return any(
-        max(old, new) > _CHANGED * min(old, new) and abs(new - old) > 0.05 * step for old, new in zip(before, now, strict=True)
-    )
+def _changed(before: tuple[list[float], list[float]], now: tuple[list[float], list[float]]) -> bool:
+    """Whether transfers or compute take another time: by a quarter, a twentieth of the step, and beyond their old spread."""
+    step = median(before[0]) + median(before[1])
+    for old, new in zip(before, now, strict=True):
+        low, high = sorted((median(old), median(new)))
+        first, _, third = quantiles(old, n=4)
+        if high > _CHANGED * low and high - low > max(0.05 * step, 2 * (third - first)):
+            return True
+    return False
 
 
 def _ms(seconds: float) -> str:

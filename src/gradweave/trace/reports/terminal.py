@@ -51,6 +51,7 @@ def render(data: Json, *, rows: int = 8) -> RenderableType:
         parts.append(Text("No iteration was recorded."))
     for wrapper in data["wrappers"]:
         parts.append(_heading(wrapper))
+        parts += [Text(f"tuner: {line}") for line in wrapper["meta"].get("tuner", "").splitlines()]
         for index, plan in enumerate(wrapper["plans"]):
             parts += [*_plan(wrapper, plan, index, rows), Text()]
     if data["wrappers"]:

@@ -72,7 +72,7 @@
   const header = () => {
     const w = wrapper();
     const fact = (name, value) => h("li", {}, `${name} `, h("b", {}, value));
-    const known = { model: 1 };
+    const known = { model: 1, tuner: 1 };
     return h("header", {},
       h("p", { class: "brand" }, "Gradweave iteration report"),
       h("h1", {}, w.meta.model ?? w.label),
@@ -108,6 +108,9 @@
       h("h2", {}, found.number == null ? found.title : `Scenario ${found.number}: ${found.title}`),
       h("p", {}, found.symptom), h("p", {}, found.advice), call);
   };
+
+  const tuner = () => (wrapper().meta.tuner ? section("What the tuner did", null, h("div", { class: "panel" },
+    h("ol", {}, wrapper().meta.tuner.split("\n").map((line) => h("li", {}, line))))) : null);
 
   // Every plan of every wrapper, so that runs under several labels can be compared; the row chosen fills the page.
   const plansTable = () => {
@@ -338,7 +341,7 @@
   const render = () => {
     hideTip();
     const open = [...root.querySelectorAll("details")].map((each) => each.open), [x, y] = [window.scrollX, window.scrollY];
-    root.replaceChildren(...[header(), h("section", {}, cards(), scenario()), plansTable(), timeline(), segments(), ranksTable(), iterationsTable(), terms(),
+    root.replaceChildren(...[header(), h("section", {}, cards(), scenario()), plansTable(), tuner(), timeline(), segments(), ranksTable(), iterationsTable(), terms(),
       h("footer", {}, "Made by Gradweave", wrapper().meta.gradweave ? ` ${wrapper().meta.gradweave}` : "", ". All figures are in the data block of this file.")].filter(Boolean));
     root.querySelectorAll("details").forEach((each, k) => { each.open = open[k] ?? false; });
     redraw();
