@@ -5,6 +5,7 @@ MAKEFLAGS += --no-print-directory
 ROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 PY := .venv/bin/python
 ARGS ?=
+CELL ?=
 
 .PHONY: help setup demo test verify bench lint format clean
 
@@ -12,7 +13,7 @@ help:
 	@echo "make demo     set up, then train a small GPT on 2 processes for about a minute and write a report"
 	@echo "make test     set up, then run every check and test"
 	@echo "make verify   the same with the long matrices"
-	@echo "make bench    set up, then run the benchmarks"
+	@echo "make bench    set up, then run the benchmarks; CELL=resnet50:0.5:2 runs one cell of the emulated cluster (root)"
 	@echo "make lint     format, lint, types and module sizes only"
 	@echo "make format   rewrite the sources in the house format"
 	@echo "make clean    remove build products and caches (not .venv)"
@@ -30,7 +31,7 @@ verify: setup
 	@cd "$(ROOT)" && exec $(PY) scripts/check.py --verify $(ARGS)
 
 bench: setup
-	@cd "$(ROOT)" && exec $(PY) scripts/bench.py $(ARGS)
+	@cd "$(ROOT)" && exec $(PY) $(if $(CELL),-m benchmarks.lab.grid --cells $(CELL),scripts/bench.py $(ARGS))
 
 lint: setup
 	@cd "$(ROOT)" && exec $(PY) scripts/check.py --lint
