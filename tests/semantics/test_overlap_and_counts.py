@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import gradweave as gw
+from gradweave.sync import notices
 from tests.semantics.helpers import alone, batch, collectives, error, loss_of, mlp, part, sgd, together, train, weights, wrapped
 from tests.support import pool
 
@@ -65,7 +66,7 @@ def test_a_step_is_one_all_reduce_per_segment_of_exactly_its_bytes_and_one_flag_
     for logs, segments, gradient_bytes in pool.run(2, counted, strategy, overlap):
         for log in logs:
             assert [name for name, _ in log] == ["allreduce"] * segments
-            assert sum(size for _, size in log) == gradient_bytes + 4 * (6 + 2)
+            assert sum(size for _, size in log) == gradient_bytes + 4 * (6 + notices.COUNT)
 
 
 # -- segments and plan files ------------------------------------------------------------------------------------------------

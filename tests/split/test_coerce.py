@@ -9,7 +9,7 @@ import pytest
 
 from gradweave.errors import ConfigError, PlanFileError, SplitError
 from gradweave.model import GradientInfo
-from gradweave.split import SplitStrategy, as_strategy, save_plan
+from gradweave.split import Auto, SplitStrategy, as_strategy, auto_of, save_plan
 
 
 @pytest.mark.parametrize("name", ["default", "hccl_default", "single", "per_gradient"])
@@ -35,8 +35,10 @@ def test_a_plan_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
         as_strategy(str(tmp_path / "no_such.json"))
 
 
-def test_auto_says_that_there_is_no_tuner_yet() -> None:
-    with pytest.raises(ConfigError, match="tuner, which is not part of this version.*Rule:.*Fix:"):
+def test_auto_is_the_tuners_and_no_strategy() -> None:
+    assert auto_of("auto") == Auto() and auto_of(Auto(watch=False)) == Auto(watch=False)
+    assert [auto_of(value) for value in (None, "single", [1, 2], SplitStrategy.single())] == [None] * 4
+    with pytest.raises(ConfigError, match="'auto' is not a split strategy.*Rule:.*Fix:"):
         as_strategy("auto")
 
 
