@@ -12,6 +12,12 @@ from gradweave.cli.output import stderr_console
 from gradweave.errors import StateError
 from gradweave.trace.files import PATTERN
 
+Script = Annotated[Path, typer.Argument(help="The training script.", show_default=False)]
+Args = Annotated[list[str] | None, typer.Argument(help="Its arguments, passed on untouched.", show_default=False)]
+Nproc = Annotated[
+    int | None,
+    typer.Option("--nproc", "-n", min=1, help="Number of processes (default: one per device, 2 on CPU).", show_default=False),
+]
 EPILOG = """[bold]Examples[/bold]
 
   gradweave run train.py
@@ -22,14 +28,9 @@ EPILOG = """[bold]Examples[/bold]
 
 
 def run(
-    script: Annotated[Path, typer.Argument(help="The training script.", show_default=False)],
-    args: Annotated[list[str] | None, typer.Argument(help="Its arguments, passed on untouched.", show_default=False)] = None,
-    nproc: Annotated[
-        int | None,
-        typer.Option(
-            "--nproc", "-n", min=1, help="Number of processes (default: one per device, 2 on CPU).", show_default=False
-        ),
-    ] = None,
+    script: Script,
+    args: Args = None,
+    nproc: Nproc = None,
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="DIR", help="Write every rank's trace here.", show_default=False)
     ] = None,

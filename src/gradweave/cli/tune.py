@@ -9,6 +9,7 @@ import typer
 
 from gradweave.cli.launch import launch
 from gradweave.cli.output import print_json, stderr_console, stdout_console
+from gradweave.cli.run import Args, Nproc, Script
 from gradweave.errors import StateError
 from gradweave.split import load_plan
 
@@ -24,14 +25,9 @@ GRADWEAVE_TUNE=plan.json set.
 
 
 def tune(
-    script: Annotated[Path, typer.Argument(help="The training script.", show_default=False)],
-    args: Annotated[list[str] | None, typer.Argument(help="Its arguments, passed on untouched.", show_default=False)] = None,
-    nproc: Annotated[
-        int | None,
-        typer.Option(
-            "--nproc", "-n", min=1, help="Number of processes (default: one per device, 2 on CPU).", show_default=False
-        ),
-    ] = None,
+    script: Script,
+    args: Args = None,
+    nproc: Nproc = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The plan file to write.")] = Path("plan.json"),
     stop: Annotated[bool, typer.Option("--stop", help="End the script when the plan is settled.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Tune from the start even if FILE holds a plan already.")] = False,

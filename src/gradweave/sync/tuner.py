@@ -18,7 +18,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,7 @@ from gradweave.tune.profile import StepTimes, make_profile, step_times
 if TYPE_CHECKING:
     from gradweave.sync.engine import Engine
 
+Figures = tuple[float, float]
 WARM_UP, AS_IT_IS, ALONE, MANY_SIZES = 5, 3, 3, 4
 _TURN, _TURNS, _TURNS_AGAIN = 3, 4, 2
 _LADDER = SplitStrategy.by_size([1.5, 3.5, 7, 13, 25, 50])
@@ -96,7 +99,7 @@ class LiveTuner:
     """
 
     def __init__(self, engine: Engine, auto: Auto, resumed: str | None) -> None:
-        self._engine, self._auto, self._resumed = engine, auto, resumed
+        self._ref, self._auto, self._resumed = weakref.ref(engine), auto, resumed
         self.lines: list[str] = []
         self.settled = False
         self.decision: Decision | None = None
@@ -185,16 +188,24 @@ class LiveTuner:
 
     def _watch(self, pause: int) -> Iterator[None]:
         """Return when the ranks were told that one of them saw a change."""
-        yield from self._wait(pause)
-        reference = _figures(self._last(pause))
-        seen = 0
+        reference: deque[Figures] = deque(maxlen=_FIRST_PAUSE)
+        for _ in range(pause):
+            yield
+            reference += map(_figures, self._last(1))
+        recent: deque[Figures] = deque(maxlen=_RECENT)
         while not self.asked:
             yield
-            seen += 1
-            if not self.wants_replan and seen >= _RECENT:
-                self.wants_replan = _changed(reference, _figures(self._last(_RECENT)))
+            if not self.wants_replan:
+                recent += map(_figures, self._last(1))
+                self.wants_replan = len(recent) == _RECENT and _changed(reference, recent)
 
     # -- what it does to the engine -------------------------------------------------------------------------------------------
+
+    @property
+    def _engine(self) -> Engine:
+        engine = self._ref()  # held weakly: an engine that is dropped ends at once, with its threads
+        assert engine is not None
+        return engine
 
     @property
     def _layout(self) -> Any:
@@ -291,23 +302,20 @@ def _turns(steps: Sequence[StepTimes], a: tuple[int, ...], b: tuple[int, ...]) -
     return medians[a][:pairs], medians[b][:pairs]
 
 
-def _figures(iterations: Sequence[Iteration]) -> tuple[list[float], list[float]]:
-    """Of each iteration of this rank: seconds in collectives, and seconds of forward and backward."""
-    moving, computing = [], []
-    for iteration in iterations:
-        free, moved = float("-inf"), 0.0
-        for event in iteration.collectives:
-            moved += max(0.0, event.end_s - max(event.start_s, free))
-            free = max(free, event.end_s)
-        moving.append(moved)
-        computing.append(iteration.bp_end_s - iteration.fp_start_s)
-    return moving, computing
+def _figures(iteration: Iteration) -> Figures:
+    """Of an iteration of this rank: seconds in collectives, and seconds of forward and backward."""
+    free, moved = float("-inf"), 0.0
+    for event in iteration.collectives:
+        moved += max(0.0, event.end_s - max(event.start_s, free))
+        free = max(free, event.end_s)
+    return moved, iteration.bp_end_s - iteration.fp_start_s
 
 
-def _changed(before: tuple[list[float], list[float]], now: tuple[list[float], list[float]]) -> bool:
+def _changed(before: Iterable[Figures], now: Iterable[Figures]) -> bool:
     """Whether transfers or compute take another time: by a quarter, a twentieth of the step, and beyond their old spread."""
-    step = median(before[0]) + median(before[1])
-    for old, new in zip(before, now, strict=True):
+    old_columns, new_columns = list(zip(*before, strict=True)), list(zip(*now, strict=True))
+    step = sum(map(median, old_columns))
+    for old, new in zip(old_columns, new_columns, strict=True):
         low, high = sorted((median(old), median(new)))
         first, _, third = quantiles(old, n=4)
         if high > _CHANGED * low and high - low > max(0.05 * step, 2 * (third - first)):

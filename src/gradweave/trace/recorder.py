@@ -242,10 +242,7 @@ class Recorder:
     @property
     def last(self) -> Iteration | None:
         """The latest iteration alone, without building the others."""
-        if not self._closed:
-            return None
-        index_of = {info.name: index for index, info in enumerate(self._gradients)}
-        return freeze(self._closed[-1], self.group, self._gradients, index_of)
+        return next(iter(self.recent(1)), None)
 
     def trace(self) -> Trace:
         """Everything recorded, as plain data."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradweave.model.schedule import lower_bound_end_s
 from gradweave.tune.fit import CostFit, fit_cost
 from gradweave.tune.problem import make_problem
 from gradweave.tune.profile import Prediction, Profile, predict
@@ -79,7 +78,7 @@ def decide(
         )
         solution = solve_problem(problem, _SLACK * now.step_s)
         if round_ == 0:
-            bound = solution.bound_s if fit.is_table else lower_bound_end_s(ready, profile.sizes_bytes, fit.cost)
+            bound = solution.bound_s
         if solution.plan in tried:
             break
         tried.add(solution.plan)
