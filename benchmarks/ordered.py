@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from typing import Any
@@ -80,28 +79,10 @@ def main() -> None:
         return
     data: dict[str, Any] = {"machine": stats.machine(), "ranks": {}}
     for ranks in arguments.ranks:
-        command = [
-            sys.executable,
-            "-W",
-            "ignore",
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(ranks),
-        ]
-        command += [
-            "-m",
-            "benchmarks.ordered",
-            "--worker",
-            "--repeats",
-            str(arguments.repeats),
-            "--steps",
-            str(arguments.steps),
-        ]
-        out = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, stdout=subprocess.PIPE, text=True)
+        options = ("--repeats", str(arguments.repeats), "--steps", str(arguments.steps))
+        out = stats.output_of_ranks("benchmarks.ordered", ranks, *options)
         rows = {}
-        for size, times in json.loads(out.stdout.strip().splitlines()[-1]).items():
+        for size, times in json.loads(out.strip().splitlines()[-1]).items():
             ratio = stats.summary([a / b for a, b in zip(times["ordered"], times["dense"], strict=True)])
             rows[size] = {"ratio": ratio, **{f"{name}_s": stats.summary(values) for name, values in times.items()}}
             dense, ordered = (1e3 * statistics.median(times[name]) for name in ("dense", "ordered"))

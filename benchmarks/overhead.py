@@ -16,7 +16,6 @@ import importlib
 import os
 import re
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -187,23 +186,10 @@ def worker(arguments: argparse.Namespace) -> None:
 
 def launch(*arguments: str, ends: list[int] | None = None) -> str:
     """Run this module on 2 ranks and return what it printed."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "BENCH_ENDS": ",".join(map(str, ends or []))}
+    env = {"BENCH_ENDS": ",".join(map(str, ends or []))}
     if "--memory" in arguments:
         env["MALLOC_MMAP_THRESHOLD_"] = "65536"  # tensors return to the system: resident memory counts what lives
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        __spec__.name,
-        "--worker",
-    ]
-    return subprocess.run([*command, *arguments], env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return stats.output_of_ranks("benchmarks.overhead", 2, *arguments, **env)
 
 
 def report(name: str, repeats: int, steps: int) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import os
 import platform
 import random
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,14 @@ def verdict(ratios: list[float], target: float) -> dict[str, Any]:
     met = "met" if low <= target else "missed"
     clear = "clearly" if high <= target or low > target else "within noise"
     return {**summary(ratios), "interval_95": [low, high], "target": target, "verdict": f"{met} ({clear})"}
+
+
+def output_of_ranks(module: str, ranks: int, *arguments: str, **env: str) -> str:
+    """Run a benchmark's module on so many ranks with torchrun, one thread each, and return what it printed on stdout."""
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += ["-m", module, "--worker", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def machine() -> dict[str, Any]:
